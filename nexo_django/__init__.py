@@ -1,0 +1,51 @@
+"""Durable LLM agents for Django.
+
+The public names are imported when they are first used: neither models nor litellm come with
+`import nexo_django`, and settings need not be configured.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nexo_django.agent import Agent as Agent
+    from nexo_django.events import Event as Event
+    from nexo_django.messages import Message as Message
+    from nexo_django.messages import ToolCall as ToolCall
+    from nexo_django.messages import Usage as Usage
+    from nexo_django.pipeline import Env as Env
+    from nexo_django.pipeline import Pipeline as Pipeline
+    from nexo_django.reply import Reply as Reply
+    from nexo_django.session import Session as Session
+    from nexo_django.tools import Tool as Tool
+    from nexo_django.tools import tool as tool
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Agent": "agent",
+    "Env": "pipeline",
+    "Event": "events",
+    "Message": "messages",
+    "Pipeline": "pipeline",
+    "Reply": "reply",
+    "Session": "session",
+    "Tool": "tools",
+    "ToolCall": "messages",
+    "Usage": "messages",
+    "tool": "tools",
+}
+__all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

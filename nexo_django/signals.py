@@ -1,0 +1,16 @@
+"""What the package announces, after the commit; a receiver that fails does not fail the turn."""
+
+from __future__ import annotations
+
+from django.dispatch import Signal
+
+# sender: the Message model; message: the row. After its transaction committed.
+message_saved = Signal()
+# sender: the Agent class; session, turn: its number, key.
+turn_started = Signal()
+# sender: the Agent class; session, turn, status, usage, error: the error's class name or "".
+turn_finished = Signal()
+# sender: the Agent class; session, context, before, after, target, reached, layers, removed.
+compacted = Signal()
+# sender: the Agent class; session, call_id, name, output_id, total_lines, total_bytes.
+truncated = Signal()

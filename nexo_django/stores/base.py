@@ -1,0 +1,120 @@
+"""What a session needs of the place that keeps it; each store keeps these promises its own way.
+
+A turn holds its chat's lease from `begin` to `close`. Every write it makes is committed when
+the method returns, and refused with LeaseLost once another has taken the chat over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from nexo_django.messages import Message, Recorder, Usage
+
+RUNNING, DONE, FAILED = "running", "done", "failed"
+STOPPED, CANCELLED, TURN_LIMIT = "interrupted", "cancelled", "turn_limit"
+AWAITING_APPROVAL, AWAITING_ANSWER = "awaiting_approval", "awaiting_answer"
+TURN_STATUSES = (
+    RUNNING,
+    DONE,
+    FAILED,
+    STOPPED,
+    CANCELLED,
+    TURN_LIMIT,
+    AWAITING_APPROVAL,
+    AWAITING_ANSWER,
+)
+# What `reply.status` may be.
+REPLY_STATUSES = (DONE, AWAITING_APPROVAL, AWAITING_ANSWER, TURN_LIMIT, CANCELLED)
+
+
+@dataclass(frozen=True)
+class TurnRequest:
+    """What `begin` is asked for: a new turn with a prompt, or, without one, to go on.
+
+    `wait` is how many seconds to wait for a busy chat; None means the setting TURN_WAIT.
+    `idempotent` names the tools that may run again after a kill. `model` is the litellm id
+    that the turn will ask.
+    """
+
+    prompt: Message | None
+    key: str | None = None
+    wait: float | None = None
+    model: str | None = None
+    idempotent: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def fingerprint(self) -> str:
+        """Tell one prompt from another under the same key."""
+        if self.prompt is None:
+            return ""
+        said = json.dumps([self.prompt.content, list(self.prompt.parts or ())], sort_keys=True)
+        return hashlib.sha256(said.encode()).hexdigest()
+
+
+class OpenTurn(Recorder, Protocol):
+    """A turn under way; also the recorder of its messages.
+
+    `messages` is the view, repaired and with the prompt at its end: calls without a result
+    are only left open in the last step, and only those that may run. `reply` is set, and
+    nothing may be written, when the key's turn was finished before: `status` is then that
+    turn's. Several processes' clocks are never compared.
+    """
+
+    number: int
+    key: str | None
+    status: str
+    messages: list[Message]
+    reply: Message | None
+    usage: Usage
+
+    def finish(self, status: str, error: str = "") -> None:
+        """Commit how the turn ended; an answer without calls has committed DONE itself."""
+
+    def close(self) -> None:
+        """Give the lease back, as the last thing; may be called twice and never raises."""
+
+
+class StoredChat(Protocol):
+    """The chat of one agent and instance; made by the first `begin`, never by a look."""
+
+    def begin(self, request: TurnRequest) -> OpenTurn:
+        """Take the lease and commit the prompt, in one transaction.
+
+        Without a prompt: take up the unsettled turn, or raise NothingToContinue. With one:
+        settle what an earlier turn left open first. Raises SessionBusy after `wait`,
+        KeyConflict, InsideTransaction, StoreFailed, SessionNotFound (only without a prompt).
+        """
+
+    def exists(self) -> bool:
+        """Whether the chat is stored."""
+
+    def view(self) -> list[Message]:
+        """Give the messages the model would see."""
+
+    def history(self) -> Iterator[Message]:
+        """Give every message that was kept, compacted ones too, in order."""
+
+    def usage(self) -> Usage:
+        """Give the sum of what the chat's model calls used."""
+
+    def cancel(self) -> bool:
+        """Ask the running turn to stop; False when none runs."""
+
+    def delete(self) -> dict[str, int]:
+        """Delete the chat and everything of it, and count what went, by kind.
+
+        Raises SessionBusy while a turn runs.
+        """
+
+
+class Store(Protocol):
+    """A place that keeps chats."""
+
+    durable: bool
+
+    def chat(self, agent_name: str, instance_id: str) -> StoredChat:
+        """Give the handle of a chat without any I/O."""
