@@ -1,0 +1,168 @@
+"""Agents: classes that declare a model, instructions, tools and limits.
+
+Everything an agent may do comes from its class (or from what the host passes to `resume`),
+never from a stored row: a resumed session gains nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from nexo_django import conf, registry
+from nexo_django.completion import LiteLLMCompletion
+from nexo_django.exceptions import ConfigurationError, NotSupported, brief
+from nexo_django.middleware import (
+    DefaultToolPipeline,
+    MaxIterations,
+    SessionLog,
+    SystemPrompt,
+    ToolResultLoop,
+)
+from nexo_django.pipeline import App, Pipeline
+
+MAX_NAME = 100
+
+# What an agent may declare here later, and the only value that is honoured today.
+LATER: dict[str, Any] = {
+    "sandbox": "virtual",
+    "permissions": "read_only",
+    "skills": [],
+    "mcp": {},
+    "fetch_allow": [],
+}
+
+
+@dataclass(frozen=True)
+class Context:
+    """What callable instructions are told."""
+
+    agent: Agent
+    agent_name: str
+    instance_id: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Agent:
+    """A declaration of an agent; subclasses set the attributes.
+
+    `name` is the stable key of its chats (default: the class's name). `max_turns` is how
+    many model calls one turn may make. `options` go to the model call (temperature, ...).
+    Keywords of `Session.resume` come to the constructor and override the class for that
+    session object only; nothing of them is stored.
+    """
+
+    name: ClassVar[str]
+    abstract: ClassVar[bool] = False
+    model: str | None = None
+    instructions: str | Callable[..., str] = ""
+    tools: Sequence[Any] = ()
+    sandbox: Any = None
+    permissions: Any = None
+    skills: Sequence[str] = ()
+    mcp: Mapping[str, Any] = {}
+    fetch_allow: Sequence[str] = ()
+    max_turns: int = 25
+    context_window: int | None = None
+    options: Mapping[str, Any] = {}
+    max_prompt_bytes: int = 1_000_000
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.abstract = bool(cls.__dict__.get("abstract", False))
+        name = cls.__dict__.get("name", cls.__name__)
+        if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME:
+            raise ConfigurationError(
+                f"{cls.__qualname__}.name is {brief(name)}; it must be 1 to {MAX_NAME} characters."
+            )
+        cls.name = name
+        if not cls.abstract:
+            registry.register(cls)
+
+    def __init__(self, **overrides: Any) -> None:
+        for key, value in overrides.items():
+            if key not in OVERRIDES:
+                raise TypeError(
+                    f"{type(self).__name__} takes no argument {key!r}; it takes "
+                    f"{', '.join(OVERRIDES)}. Define __init__ to take others."
+                )
+            setattr(self, key, value)
+
+    @property
+    def model_id(self) -> str:
+        """The litellm id of the model in force."""
+        model = self.model or conf.get("DEFAULT_MODEL")
+        if not isinstance(model, str) or not model.strip():
+            raise ConfigurationError(
+                f"{type(self).__name__}.model is {brief(model)}; give a litellm id such as "
+                f'"openai/gpt-4o-mini", or set NEXO["DEFAULT_MODEL"].'
+            )
+        return model
+
+    def system_text(self, context: Context) -> str:
+        """Give the instructions as text, calling them when they are callable."""
+        declared = inspect.getattr_static(self, "instructions")
+        if isinstance(declared, str):
+            return declared
+        text = _called(self, declared, context)
+        if not isinstance(text, str):
+            raise ConfigurationError(
+                f"{type(self).__name__}.instructions gave {brief(text)}; they must give text."
+            )
+        return text
+
+    def completion(self) -> App:
+        """Give the terminal app, which calls the model."""
+        return LiteLLMCompletion(self.model_id, **self.options)
+
+    def pipeline(self) -> Pipeline:
+        """Give the stack of a turn; override to change it."""
+        return (
+            Pipeline()
+            .use(SessionLog)
+            .use(SystemPrompt, self.system_prompt)
+            .use(ToolResultLoop)
+            .use(MaxIterations, self.max_turns)
+            .use(DefaultToolPipeline, tools=self.tools)
+            .run(self.completion())
+        )
+
+    def system_prompt(self, env: Any) -> str:
+        """Give the system text of a turn."""
+        return self.system_text(env.metadata["context"])
+
+    def check(self) -> None:
+        """Raise for a declaration that can't work, before anything is written."""
+        for key, honoured in LATER.items():
+            value = getattr(self, key)
+            if value and value != honoured:
+                raise NotSupported(
+                    f"{type(self).__name__}.{key} is {brief(value)}; this version knows "
+                    f"only {honoured!r}. Leave it out."
+                )
+        if not isinstance(self.max_turns, int) or self.max_turns < 1:
+            raise ConfigurationError(
+                f"{type(self).__name__}.max_turns is {brief(self.max_turns)}; it must be at least 1."
+            )
+        _ = self.model_id
+
+    def close(self) -> None:
+        """Give back what the agent holds; may be called twice."""
+
+
+OVERRIDES = ("model", "instructions", "tools", "max_turns", "context_window", "options", *LATER)
+
+
+def _called(agent: Agent, declared: Any, context: Context) -> Any:
+    """Call instructions that are a method `(self, context)` or a function `(context)`."""
+    if isinstance(declared, staticmethod | classmethod):
+        return declared.__get__(agent, type(agent))(context)
+    if inspect.isfunction(declared) and len(inspect.signature(declared).parameters) > 1:
+        return declared(agent, context)
+    if not callable(declared):
+        raise ConfigurationError(
+            f"{type(agent).__name__}.instructions is {brief(declared)}; give text or a callable."
+        )
+    return declared(context)

@@ -1,0 +1,89 @@
+"""What a session takes as its address and as a prompt; refused before anything is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nexo_django.exceptions import brief
+from nexo_django.messages import USER, Message
+from nexo_django.sanitize import clean_message, clean_text
+
+MAX_INSTANCE_ID = 191
+MAX_KEY = 191
+
+
+def instance_id(value: Any) -> str:
+    """Give an instance id as text, or raise TypeError or ValueError."""
+    if value is None or isinstance(value, bytes | bytearray | bool):
+        raise TypeError(
+            f"The instance id is {brief(value)}; give text or something with a stable str(), "
+            f"such as a user's primary key."
+        )
+    return _identifier(str(value), "instance id", MAX_INSTANCE_ID)
+
+
+def key(value: Any) -> str | None:
+    """Give an idempotency key as text, or None."""
+    if value is None:
+        return None
+    if isinstance(value, bytes | bytearray | bool):
+        raise TypeError(f"The key is {brief(value)}; give text.")
+    return _identifier(str(value), "key", MAX_KEY)
+
+
+def prompt(value: Any, max_bytes: int) -> Message:
+    """Give a prompt as a user message, or raise TypeError or ValueError.
+
+    `value` is text, or a list of parts such as `{"type": "text", "text": "..."}` and
+    `{"type": "image_url", "image_url": {"url": "https://..."}}`.
+    """
+    if isinstance(value, str):
+        message = Message(USER, value)
+    elif isinstance(value, list | tuple) and value:
+        message = Message(USER, _text_of(value), parts=tuple(_part(part) for part in value))
+    else:
+        raise TypeError(
+            f"A prompt is text or a list of parts, not {brief(value)}."
+            if not isinstance(value, list | tuple)
+            else "The prompt has no parts; give it some text."
+        )
+    message = clean_message(message)
+    if not message.says_something:
+        raise ValueError("The prompt is empty; give it some text.")
+    _refuse_size(message, max_bytes)
+    return message
+
+
+def _identifier(text: str, what: str, limit: int) -> str:
+    if not text.strip():
+        raise ValueError(f"The {what} is empty; give a text that names it.")
+    if len(text) > limit:
+        raise ValueError(
+            f"The {what} has {len(text)} characters; at most {limit} are stored. "
+            f"Shorten it, or use a hash of it."
+        )
+    if clean_text(text) != text:
+        raise ValueError(f"The {what} {brief(text)} has a NUL or half of a surrogate pair.")
+    return text
+
+
+def _part(part: Any) -> dict[str, Any]:
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        raise TypeError(f'A part is a dictionary with a "type", not {brief(part)}.')
+    if part["type"] == "text" and not isinstance(part.get("text"), str):
+        raise TypeError(f'A part of type "text" has its text under "text"; this is {brief(part)}.')
+    return part
+
+
+def _text_of(parts: Any) -> str | None:
+    texts = [p["text"] for p in parts if isinstance(p, dict) and isinstance(p.get("text"), str)]
+    return "\n".join(texts) or None
+
+
+def _refuse_size(message: Message, max_bytes: int) -> None:
+    size = len((message.content or "").encode()) if not message.parts else len(repr(message.parts))
+    if size > max_bytes:
+        raise ValueError(
+            f"The prompt has {size:,} bytes; this agent takes {max_bytes:,}. Shorten it, keep the "
+            f"document where a tool can read it, or raise the agent's max_prompt_bytes."
+        )

@@ -1,0 +1,32 @@
+"""What a prompt returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from nexo_django.messages import Message, ToolCall, Usage
+from nexo_django.stores.base import DONE
+
+
+@dataclass(frozen=True)
+class Reply:
+    """How a turn ended.
+
+    `status` is done, awaiting_approval, awaiting_answer, turn_limit or cancelled; `message`
+    is the model's last message in the turn, None when it wrote none; `pending` are the calls
+    that wait for a decision; `usage` is the turn's.
+    """
+
+    message: Message | None = None
+    status: str = DONE
+    usage: Usage = field(default_factory=Usage)
+    pending: tuple[ToolCall, ...] = ()
+    turn: int | None = None
+
+    @property
+    def content(self) -> str:
+        """The model's text, "" when there is none."""
+        return (self.message.content or "") if self.message is not None else ""
+
+    def __str__(self) -> str:
+        return self.content

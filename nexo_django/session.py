@@ -1,0 +1,298 @@
+"""The face: a handle on the one chat of an agent and an instance."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from django.core.exceptions import SynchronousOnlyOperation
+
+from nexo_django import prompts, registry, streaming
+from nexo_django.agent import Agent
+from nexo_django.events import Event, OnEvent
+from nexo_django.exceptions import NotSupported, SessionNotFound, brief
+from nexo_django.messages import Message, Usage
+from nexo_django.pool import in_pool
+from nexo_django.reply import Reply
+from nexo_django.stores.base import StoredChat, TurnRequest
+from nexo_django.stores.choice import default_store
+from nexo_django.tools import resolve
+from nexo_django.turn import Run
+
+
+class Session:
+    """A remembering instance of an agent, addressed by `(agent name, instance id)`.
+
+    The chat is made by the first prompt; making the handle does no I/O. Several threads may
+    use one session: its turns run one after the other, like those of several processes.
+    """
+
+    def __init__(self, agent: Agent, instance_id: Any) -> None:
+        self.agent = agent
+        self.instance_id = prompts.instance_id(instance_id)
+        self._stored: StoredChat | None = None
+
+    @classmethod
+    def resume(cls, agent: type[Agent] | str, instance_id: Any, **agent_kwargs: Any) -> Self:
+        """Give the session of that pair; its chat is found, or made by the first prompt.
+
+        `agent` is the class or its registered name; `agent_kwargs` go to its constructor.
+        Raises TypeError or ValueError for an instance id that can't be stored.
+        """
+        return cls(_agent_class(agent)(**agent_kwargs), instance_id)
+
+    @classmethod
+    def get(cls, agent: type[Agent] | str, instance_id: Any, **agent_kwargs: Any) -> Self:
+        """Give the session of that pair if its chat is stored, or raise SessionNotFound."""
+        session = cls.resume(agent, instance_id, **agent_kwargs)
+        _refuse_event_loop("get")
+        if not session.stored.exists():
+            raise SessionNotFound(
+                f"There is no session of {session.agent.name!r} for {session.instance_id!r}. "
+                f"Session.resume() makes one."
+            )
+        return session
+
+    @classmethod
+    async def aget(cls, agent: type[Agent] | str, instance_id: Any, **agent_kwargs: Any) -> Self:
+        """See get()."""
+        return await in_pool(cls.get, agent, instance_id, **agent_kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Session {self.agent.name!r} {self.instance_id!r}>"
+
+    @property
+    def stored(self) -> StoredChat:
+        """The store's handle of the chat."""
+        if self._stored is None:
+            self._stored = default_store().chat(self.agent.name, self.instance_id)
+        return self._stored
+
+    def prompt(
+        self,
+        text: str | list[dict[str, Any]],
+        max_turns: int | None = None,
+        on_event: OnEvent | None = None,
+        key: Any = None,
+        wait: float | None = None,
+    ) -> Reply:
+        """Run one turn and give its reply.
+
+        The prompt is committed before the model is asked, each message as it is produced.
+        `max_turns` is how many model calls the turn may make; `on_event(type, payload)` is
+        called in this thread; `key` makes the prompt idempotent; `wait` is how many seconds
+        to wait for another turn of the session (default NEXO["TURN_WAIT"]).
+
+        Raises TypeError or ValueError for what is no prompt, ConfigurationError,
+        InsideTransaction, SessionBusy and KeyConflict before anything is written;
+        ProviderError, ContextTooLarge, LimitExceeded, LeaseLost and StoreFailed later: the
+        prompt and what was finished are stored then, and `continue_turn()` goes on.
+        """
+        _refuse_event_loop("prompt")
+        return self._run(text, max_turns, key, wait)(on_event)
+
+    def stream(
+        self,
+        text: str | list[dict[str, Any]],
+        max_turns: int | None = None,
+        key: Any = None,
+        wait: float | None = None,
+    ) -> Iterator[Event]:
+        """Run one turn and give its events as they happen; see prompt().
+
+        What is no prompt is refused here, not at the first event. Leaving the iterator ends
+        the turn: partial text is stored as interrupted.
+        """
+        _refuse_event_loop("stream")
+        return streaming.iterate(self._run(text, max_turns, key, wait))
+
+    async def aprompt(
+        self,
+        text: str | list[dict[str, Any]],
+        max_turns: int | None = None,
+        on_event: OnEvent | None = None,
+        key: Any = None,
+        wait: float | None = None,
+    ) -> Reply:
+        """See prompt(); `on_event` is called in a thread of the pool."""
+        return await in_pool(self._run(text, max_turns, key, wait), on_event)
+
+    def astream(
+        self,
+        text: str | list[dict[str, Any]],
+        max_turns: int | None = None,
+        key: Any = None,
+        wait: float | None = None,
+    ) -> AsyncIterator[Event]:
+        """See stream()."""
+        return streaming.aiterate(self._run(text, max_turns, key, wait))
+
+    def continue_turn(
+        self,
+        max_turns: int | None = None,
+        on_event: OnEvent | None = None,
+        wait: float | None = None,
+    ) -> Reply:
+        """Finish an interrupted turn: finished results are kept, nothing runs twice.
+
+        Calls that never started run now, and so do those of tools declared idempotent; any
+        other gets a result that says it was interrupted. Raises NothingToContinue when the
+        last turn is settled, SessionNotFound when there is no chat.
+        """
+        _refuse_event_loop("continue_turn")
+        return self._continuation(max_turns, wait)(on_event)
+
+    async def acontinue_turn(
+        self,
+        max_turns: int | None = None,
+        on_event: OnEvent | None = None,
+        wait: float | None = None,
+    ) -> Reply:
+        """See continue_turn()."""
+        return await in_pool(self._continuation(max_turns, wait), on_event)
+
+    @property
+    def messages(self) -> list[Message]:
+        """The view: the messages that the model sees."""
+        _refuse_event_loop("messages")
+        return self.stored.view()
+
+    async def amessages(self) -> list[Message]:
+        """See messages."""
+        return await in_pool(self.stored.view)
+
+    def history(self) -> list[Message]:
+        """Give every message that was kept, compacted ones too."""
+        _refuse_event_loop("history")
+        return list(self.stored.history())
+
+    async def ahistory(self) -> list[Message]:
+        """See history()."""
+        return await in_pool(lambda: list(self.stored.history()))
+
+    def usage(self) -> Usage:
+        """Give the sum of what the session's model calls used."""
+        _refuse_event_loop("usage")
+        return self.stored.usage()
+
+    async def ausage(self) -> Usage:
+        """See usage()."""
+        return await in_pool(self.stored.usage)
+
+    def cancel(self) -> bool:
+        """Ask the running turn to stop, from any process; False when none runs.
+
+        It stops between two steps or two chunks; its text so far is stored as interrupted.
+        """
+        _refuse_event_loop("cancel")
+        return self.stored.cancel()
+
+    async def acancel(self) -> bool:
+        """See cancel()."""
+        return await in_pool(self.stored.cancel)
+
+    def delete(self) -> dict[str, int]:
+        """Delete the chat with everything of it, and count what went.
+
+        Raises SessionBusy while a turn runs.
+        """
+        _refuse_event_loop("delete")
+        return self.stored.delete()
+
+    async def adelete(self) -> dict[str, int]:
+        """See delete()."""
+        return await in_pool(self.stored.delete)
+
+    def compact(self, instructions: str | None = None, dry_run: bool = False) -> Any:
+        """Compact the session now; this version does not have it."""
+        raise NotSupported("session.compact() is not in this version.")
+
+    def approve(self, call_id: str, by: Any = None) -> None:
+        """Approve a tool call; this version has no call that waits for it."""
+        raise NotSupported("Approvals are not in this version: no tool call waits for one.")
+
+    def deny(self, call_id: str, reason: str = "", by: Any = None) -> None:
+        """Deny a tool call; this version has no call that waits for it."""
+        raise NotSupported("Approvals are not in this version: no tool call waits for one.")
+
+    def answer(self, call_id: str, text: str) -> None:
+        """Answer a question; this version has no question that waits for it."""
+        raise NotSupported("Questions are not in this version: no tool call waits for an answer.")
+
+    def close(self) -> None:
+        """Give back what the agent holds; may be called twice."""
+        self.agent.close()
+
+    async def aclose(self) -> None:
+        """See close()."""
+        await in_pool(self.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def _run(self, text: Any, max_turns: int | None, key: Any, wait: float | None) -> Run:
+        message = prompts.prompt(text, self.agent.max_prompt_bytes)
+        return self._ready(message, max_turns, prompts.key(key), wait)
+
+    def _continuation(self, max_turns: int | None, wait: float | None) -> Run:
+        return self._ready(None, max_turns, None, wait)
+
+    def _ready(
+        self, message: Message | None, max_turns: int | None, key: str | None, wait: float | None
+    ) -> Run:
+        """Check everything that can be checked before anything is written."""
+        self.agent.check()
+        limit = self.agent.max_turns if max_turns is None else max_turns
+        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+            raise ValueError(f"max_turns is {brief(max_turns)}; it must be at least 1.")
+        if wait is not None and (not isinstance(wait, int | float) or wait < 0):
+            raise ValueError(f"wait is {brief(wait)}; give seconds, 0 or more.")
+        pipeline = self.agent.pipeline()
+        check = getattr(pipeline.app, "check", None)
+        if check is not None:
+            check()
+        again = frozenset(t.name for t in resolve(self.agent.tools) if t.idempotent)
+        request = TurnRequest(message, key, wait, self.agent.model_id, again)
+        return Run(self, request, pipeline, limit)
+
+
+def _agent_class(agent: Any) -> type[Agent]:
+    if isinstance(agent, str):
+        return registry.get(agent)
+    if isinstance(agent, type) and issubclass(agent, Agent) and agent is not Agent:
+        return agent
+    raise TypeError(
+        f"A session is resumed with a subclass of Agent or its registered name, not {brief(agent)}."
+    )
+
+
+def _refuse_event_loop(verb: str) -> None:
+    """Refuse to block an event loop: the async twin is one letter away."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise SynchronousOnlyOperation(
+        f"Session.{verb} was called where an event loop runs; await session.a{verb}() there."
+    )

@@ -1,0 +1,152 @@
+"""One turn: from an open turn of the store through the stack to the reply."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nexo_django import conf, events, signals
+from nexo_django.agent import Agent, Context
+from nexo_django.events import Events, OnEvent
+from nexo_django.exceptions import LeaseLost, NexoError, TurnCancelled
+from nexo_django.messages import ASSISTANT, Message, MessageLog
+from nexo_django.pipeline import Env, Pipeline
+from nexo_django.reply import Reply
+from nexo_django.stores.base import (
+    CANCELLED,
+    DONE,
+    FAILED,
+    STOPPED,
+    OpenTurn,
+    StoredChat,
+    TurnRequest,
+)
+
+if TYPE_CHECKING:
+    from nexo_django.session import Session
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one `prompt`, `stream` or `continue_turn` runs with."""
+
+    session: Session
+    request: TurnRequest
+    pipeline: Pipeline
+    max_turns: int
+
+    def __call__(self, on_event: OnEvent | None = None) -> Reply:
+        """Run the turn in this thread and give its reply.
+
+        Whatever happens, how the turn ended is stored and the lease given back before this
+        returns or raises; `done` and `error` are told after that.
+        """
+        sink = Events(*([on_event] if on_event else []), keep=False)
+        turn = self._chat().begin(self.request)
+        if turn.reply is not None or turn.status not in ("running",):
+            return _told(sink, Reply(turn.reply, turn.status, turn.usage, turn=turn.number))
+        try:
+            reply = self._run(turn, sink)
+        except BaseException as error:
+            self._announce(turn, _ending(error), error)
+            if isinstance(error, Exception):
+                sink.emit(events.ERROR, {"error": type(error).__name__, "message": _text(error)})
+            raise
+        self._announce(turn, reply.status)
+        return _told(sink, reply)
+
+    def _chat(self) -> StoredChat:
+        return self.session.stored
+
+    def _run(self, turn: OpenTurn, sink: Events) -> Reply:
+        """Run the stack and store how it ended; the lease is given back in any case."""
+        try:
+            status = self._stack(turn, sink)
+            turn.finish(status)
+            return Reply(_last_answer(turn), status, turn.usage, turn=turn.number)
+        except TurnCancelled:
+            turn.finish(CANCELLED)
+            return Reply(_last_answer(turn), CANCELLED, turn.usage, turn=turn.number)
+        except BaseException as error:
+            if not isinstance(error, LeaseLost):
+                _finish_quietly(turn, _ending(error), error)
+            raise
+        finally:
+            turn.close()
+
+    def _stack(self, turn: OpenTurn, sink: Events) -> str:
+        agent, log = self.session.agent, MessageLog(turn.messages)
+        log.recorder = turn
+        context = Context(agent, agent.name, self.session.instance_id)
+        seconds = conf.get("TURN_DEADLINE")
+        self._send(signals.turn_started, turn)
+        env = self.pipeline.start(
+            log,
+            events=sink,
+            turn=turn,
+            agent=agent,
+            model=agent.model_id,
+            stream=bool(sink.listeners),
+            max_turns=self.max_turns,
+            deadline=None if seconds is None else time.monotonic() + seconds,
+            metadata={"context": context},
+        )
+        turn.messages = list(env.messages)
+        return _status(env)
+
+    def _announce(self, turn: OpenTurn, status: str, error: BaseException | None = None) -> None:
+        name = "" if error is None else type(error).__name__
+        self._send(signals.turn_finished, turn, status=status, usage=turn.usage, error=name)
+
+    def _send(self, signal: Any, turn: OpenTurn, **details: Any) -> None:
+        if not signal.has_listeners(type(self.session.agent)):
+            return
+        sent = signal.send_robust(
+            type(self.session.agent), session=self.session, turn=turn.number, key=turn.key, **details
+        )
+        for receiver, outcome in sent:
+            if isinstance(outcome, Exception):
+                logger.error("receiver=%r failed", receiver, exc_info=outcome)
+
+
+def _status(env: Env) -> str:
+    return str(env.metadata.get("status", DONE))
+
+
+def _ending(error: BaseException) -> str:
+    return FAILED if isinstance(error, Exception) else STOPPED
+
+
+def _finish_quietly(turn: OpenTurn, status: str, error: BaseException) -> None:
+    """Store how a failed turn ended; a failure to do so must not hide the first one."""
+    try:
+        turn.finish(status, type(error).__name__)
+    except Exception:  # noqa: BLE001
+        logger.warning("turn=%s: its end could not be stored; the next turn will", turn.number)
+
+
+def _text(error: Exception) -> str:
+    """Say what went wrong; only our own errors' texts are known to hold no content."""
+    return str(error) if isinstance(error, NexoError) else type(error).__name__
+
+
+def _last_answer(turn: OpenTurn) -> Message | None:
+    """Give the model's last message in this turn, not an earlier turn's."""
+    for message in reversed(turn.messages):
+        if message.role == ASSISTANT:
+            return message
+        if message.role == "user" and message.kind == "normal":
+            return None
+    return None
+
+
+def _told(sink: Events, reply: Reply) -> Reply:
+    sink.emit(
+        events.DONE,
+        {"content": reply.content, "status": reply.status, "usage": reply.usage.to_dict()},
+    )
+    return reply
