@@ -10,16 +10,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
 from math import isfinite
-from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from nexo_django.exceptions import ConfigurationError, brief
-
-SANDBOXES = ("virtual", "local", "bubblewrap", "container", "remote")
-PERMISSIONS = ("read_only", "auto", "ask", "approve")
 
 
 @dataclass(frozen=True)
@@ -65,11 +61,9 @@ def _share(default: float) -> Rule:
     )
 
 
-def _choice(default: str, choices: tuple[str, ...]) -> Rule:
+def _only(default: str) -> Rule:
     return Rule(
-        default,
-        f"one of {', '.join(map(repr, choices))}",
-        lambda value: isinstance(value, str) and value in choices,
+        default, f"{default!r}, the only one this version knows", lambda value: value == default
     )
 
 
@@ -113,13 +107,9 @@ RULES: dict[str, Rule] = {
         " installed",
         _store,
     ),
-    "DEFAULT_SANDBOX": _choice("virtual", SANDBOXES),
-    "DEFAULT_PERMISSIONS": _choice("read_only", PERMISSIONS),
-    "SKILLS_PATH": Rule(
-        None,
-        "the path of a directory, or None",
-        lambda value: value is None or _text(value) or isinstance(value, Path),
-    ),
+    "DEFAULT_SANDBOX": _only("virtual"),
+    "DEFAULT_PERMISSIONS": _only("read_only"),
+    "SKILLS_PATH": _unavailable("write what a skill says into the agent's instructions"),
     "TIMEOUT": _seconds(60),
     "TURN_DEADLINE": Rule(
         None,

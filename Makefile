@@ -1,0 +1,71 @@
+# What can be done with a checkout; `make demo` and `make test` need nothing but Python and a package index.
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	$$p -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV ?= .venv
+ARGS ?=
+BIN := $(VENV)/bin
+DEMO_DB ?= .demo.sqlite3
+INSTALL := $(BIN)/python -m pip install --quiet
+
+.PHONY: help demo test lint format types imports check docs bench kill-matrix fuzz peers clean
+
+help:
+	@echo "make demo         two processes, one conversation, with the offline model"
+	@echo "make test         the tests (ARGS= goes to pytest, DATABASE_URL= chooses the database)"
+	@echo "make lint format types imports check docs    what CI checks beside the tests"
+	@echo "make bench kill-matrix fuzz peers            the longer measurements and peers"
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "No Python from 3.11 up with venv was found; name one: make PYTHON=/path/to/python3"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# Groups (PEP 735) need pip 25.1.
+$(VENV)/.stamp-pip: $(BIN)/python
+	$(INSTALL) --upgrade "pip>=25.1"
+	@touch $@
+
+$(VENV)/.stamp-%: pyproject.toml $(VENV)/.stamp-pip
+	$(INSTALL) --editable . --group $*
+	@touch $@
+
+demo: $(VENV)/.stamp-project
+	@PYTHON=$(BIN)/python DEMO_DB=$(DEMO_DB) project/demo.sh
+
+test: $(VENV)/.stamp-test
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.stamp-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.stamp-lint
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.stamp-lint
+	$(BIN)/mypy
+
+imports: $(VENV)/.stamp-lint
+	$(BIN)/lint-imports
+
+check: $(VENV)/.stamp-project
+	$(BIN)/python manage.py check
+	$(BIN)/python manage.py makemigrations --check --dry-run
+
+docs: $(VENV)/.stamp-docs
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going -b html docs docs/_build/html
+
+bench: $(VENV)/.stamp-test
+	$(BIN)/python -m tests.bench $(ARGS)
+
+kill-matrix: $(VENV)/.stamp-test
+	$(BIN)/python -m tests.kill_matrix $(ARGS)
+
+fuzz: $(VENV)/.stamp-test
+	$(BIN)/python -m tests.fuzz $(ARGS)
+
+peers:
+	tests/peers/install
+
+clean:
+	rm -rf $(VENV) docs/_build .demo.sqlite3* test_nexo*.sqlite3*
