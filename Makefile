@@ -4,7 +4,6 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 VENV ?= .venv
 ARGS ?=
 BIN := $(VENV)/bin
-DEMO_DB ?= .demo.sqlite3
 INSTALL := $(BIN)/python -m pip install --quiet
 
 .PHONY: help demo test lint format types imports check docs bench kill-matrix fuzz peers clean
@@ -28,8 +27,15 @@ $(VENV)/.stamp-%: pyproject.toml $(VENV)/.stamp-pip
 	$(INSTALL) --editable . --group $*
 	@touch $@
 
+# A database of its own, so that a demo touches nothing and begins anew each time.
+demo: export DATABASE_URL = sqlite:///$(CURDIR)/.demo.sqlite3
 demo: $(VENV)/.stamp-project
-	@PYTHON=$(BIN)/python DEMO_DB=$(DEMO_DB) project/demo.sh
+	@rm -f .demo.sqlite3*
+	@$(BIN)/python manage.py migrate --verbosity 0
+	@for prompt in "My name is Mac." "What is my name?"; do \
+		echo "\$$ python manage.py nexo_chat Assistant user-42 --prompt \"$$prompt\""; \
+		$(BIN)/python manage.py nexo_chat Assistant user-42 --prompt "$$prompt" || exit 1; \
+	done
 
 test: $(VENV)/.stamp-test
 	$(BIN)/python -m pytest $(ARGS)
