@@ -1,0 +1,382 @@
+"""What the stores without a database share: a chat's turns, keys, repair and waiting.
+
+The rules are the database store's; a subclass says where the contents are and who owns them.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from abc import ABC, abstractmethod
+from bisect import insort
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from nexo_django import conf
+from nexo_django.exceptions import (
+    KeyConflict,
+    LeaseLost,
+    NothingToContinue,
+    SessionNotFound,
+    StoreFailed,
+    TurnCancelled,
+    brief,
+)
+from nexo_django.messages import ASSISTANT, COMPLETE, SYSTEM, TOOL, Message, ToolCall, Usage
+from nexo_django.sanitize import clean_message, clean_text
+from nexo_django.stores.base import (
+    CANCELLED,
+    DONE,
+    FAILED,
+    RUNNING,
+    STOPPED,
+    TURN_LIMIT,
+    TurnRequest,
+)
+from nexo_django.transcript import interrupted_result, last_prompt, repaired
+
+# What a key gives again; every other status means that the turn can go on.
+OUTCOMES = (DONE, TURN_LIMIT, CANCELLED)
+
+
+@dataclass
+class Turn:
+    """A turn as it is stored; `started` holds ids and positions of calls that began to run."""
+
+    number: int
+    key: str | None = None
+    fingerprint: str = ""
+    status: str = RUNNING
+    error: str = ""
+    usage: Usage = field(default_factory=Usage)
+    reply: Message | None = None
+    started: set[tuple[str, int]] = field(default_factory=set)
+
+
+@dataclass
+class Contents:
+    """What is stored of a chat, in order.
+
+    An assistant message reserves the positions after it for its results, so that parallel
+    results are in call order whoever finishes first; `slots` are those still free.
+    """
+
+    messages: list[Message] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    system: Message | None = None
+    next: int = 1
+    slots: list[tuple[ToolCall, int]] = field(default_factory=list)
+
+    def add(self, messages: Iterable[Message]) -> None:
+        """Take in messages that are stored, in the order in which they were written."""
+        for message in messages:
+            self.take(self.place(message))
+
+    def place(self, message: Message) -> Message:
+        """Give the message with the position it would have; changes nothing."""
+        slot = self._slot(message)
+        return message.replace(position=self.next if slot is None else slot[1])
+
+    def take(self, message: Message) -> None:
+        """Add a placed message."""
+        slot = self._slot(message)
+        insort(self.messages, message, key=lambda m: m.position or 0)
+        if slot is not None:
+            self.slots.remove(slot)
+            return
+        self.next += 1
+        if message.role != TOOL:
+            self.slots = [(c, self.next + i) for i, c in enumerate(message.calls)]
+            self.next += len(self.slots)
+
+    def answered(self, call_id: str | None) -> bool:
+        """Whether the last step has a result for every call of that id."""
+        step = next((m for m in reversed(self.messages) if m.role != TOOL), None)
+        asked = step is not None and any(call.id == call_id for call in step.calls)
+        return asked and not any(call.id == call_id for call, _ in self.slots)
+
+    def view(self, *, keep_open: bool = False) -> list[Message]:
+        """Give the messages that the model would see."""
+        front = [] if self.system is None else [self.system]
+        return repaired([*front, *self.messages], keep_open=keep_open)
+
+    def turn(self, key: str | None) -> Turn | None:
+        """Give the turn of a key."""
+        return next((t for t in self.turns if key is not None and t.key == key), None)
+
+    def answer(self) -> Message | None:
+        """Give the model's last message in the last turn."""
+        return next((m for m in reversed(self._last()) if m.role == ASSISTANT), None)
+
+    def spent(self) -> Usage:
+        """Give what the last turn's model calls used."""
+        return total(self._last())
+
+    def _last(self) -> list[Message]:
+        start = last_prompt(self.messages)
+        return [] if start is None else self.messages[start:]
+
+    def _slot(self, message: Message) -> tuple[ToolCall, int] | None:
+        if message.role != TOOL:
+            return None
+        return next((slot for slot in self.slots if slot[0].id == message.tool_call_id), None)
+
+
+class Held(Protocol):
+    """A chat whose lease is held: its contents, and where more is written.
+
+    Each write is committed when the method returns, and leaves `contents` alone, which change
+    under `lock` only.
+    """
+
+    contents: Contents
+    lock: AbstractContextManager[object]
+
+    def owned(self) -> bool:
+        """Whether the lease is still held."""
+
+    def begin(self, turn: Turn, prompt: Message) -> None:
+        """Write a new turn and its prompt, both or neither."""
+
+    def message(self, message: Message) -> None:
+        """Write a message."""
+
+    def turn(self, turn: Turn) -> None:
+        """Write a turn's status and outcome."""
+
+    def started(self, turn: Turn, call: tuple[str, int]) -> None:
+        """Write that a call starts to run."""
+
+    def cancelled(self, number: int) -> bool:
+        """Whether that turn was asked to stop."""
+
+    def replace(self, messages: list[Message]) -> None:
+        """Write these messages in place of all; those replaced stay in the history."""
+
+    def release(self) -> None:
+        """Give the lease back; may be called twice and never raises."""
+
+
+class LocalTurn:
+    """An open turn; also the recorder of its messages."""
+
+    def __init__(self, held: Held | None, turn: Turn, messages: list[Message]) -> None:
+        self._held, self._turn = held, turn
+        # Tools append from threads of their own.
+        self._lock = threading.RLock() if held is None else held.lock
+        self.number, self.key = turn.number, turn.key
+        self.status, self.usage = turn.status, turn.usage
+        self.messages = messages
+        self.reply = turn.reply if held is None else None
+
+    def append(self, message: Message) -> Message:
+        """Commit a message and give it as it was stored."""
+        if message.role == SYSTEM:
+            return message
+        with self._lock:
+            held = self._owned()
+            if message.role == TOOL and held.contents.answered(message.tool_call_id):
+                raise StoreFailed(f"The call {brief(message.tool_call_id)} has its result already.")
+            stored = held.contents.place(clean_message(message))
+            held.message(stored)
+            held.contents.take(stored)
+            self.usage += stored.usage or Usage()
+            if stored.role == ASSISTANT and not stored.calls and stored.status == COMPLETE:
+                self._settle(held, DONE)
+            return private(stored)
+
+    def set_system(self, text: str | None) -> Message | None:
+        """Make this the one system message, or take it away."""
+        with self._lock:
+            held = self._owned()
+            system = Message(SYSTEM, clean_text(text), position=0) if text else None
+            held.contents.system = system
+            return system
+
+    def start_call(self, call: ToolCall) -> None:
+        """Commit that a tool call starts to run."""
+        with self._lock:
+            held, started = self._owned(), self._turn.started
+            marks = ((c.id, place) for c, place in held.contents.slots if c.id == call.id)
+            mark = next((mark for mark in marks if mark not in started), None)
+            if mark is not None:
+                held.started(self._turn, mark)
+                started.add(mark)
+
+    def checkpoint(self) -> None:
+        """Raise if the turn was cancelled or lost its lease."""
+        if self._owned().cancelled(self.number):
+            raise TurnCancelled(f"Turn {self.number} was cancelled.")
+
+    def replace(self, messages: Iterable[Message]) -> None:
+        """Commit a compacted view in place of the messages; the history keeps them all."""
+        with self._lock:
+            held = self._owned()
+            kept = [clean_message(m) for m in messages if m.role != SYSTEM]
+            held.replace(kept)
+            held.contents.messages, held.contents.next, held.contents.slots = [], 1, []
+            held.contents.add(kept)
+
+    def finish(self, status: str, error: str = "") -> None:
+        """Commit how the turn ended; an answer without calls has committed DONE itself."""
+        with self._lock:
+            if self._turn.status != DONE:
+                self._settle(self._owned(), status, error)
+
+    def close(self) -> None:
+        """Give the lease back, as the last thing; may be called twice and never raises."""
+        if self._held is not None:
+            self._held.release()
+
+    def __del__(self) -> None:
+        # A turn that was dropped would keep its chat busy for as long as the process lives.
+        self.close()
+
+    def _settle(self, held: Held, status: str, error: str = "") -> None:
+        before = (self._turn.status, self._turn.error, self._turn.usage, self._turn.reply)
+        self._turn.status, self._turn.error, self._turn.usage = status, error, self.usage
+        self._turn.reply = held.contents.answer()
+        try:
+            held.turn(self._turn)
+        except BaseException:
+            turn = self._turn
+            turn.status, turn.error, turn.usage, turn.reply = before
+            raise
+        self.status = status
+
+    def _owned(self) -> Held:
+        if self._held is None or not self._held.owned():
+            raise LeaseLost(f"Turn {self.number} no longer holds its session; nothing was written.")
+        return self._held
+
+
+class LocalChat(ABC):
+    """The chat of one agent and instance, in a store without a database."""
+
+    @abstractmethod
+    def hold(self, wait: float, *, make: bool) -> Held:
+        """Take the lease, or raise SessionBusy after `wait` seconds.
+
+        Without `make`, raise SessionNotFound for a chat that is not stored.
+        """
+
+    @abstractmethod
+    def read(self) -> Contents:
+        """Give what is stored now, without the lease and without changing anything."""
+
+    @abstractmethod
+    def history(self) -> Iterator[Message]:
+        """Give every message that was kept, compacted ones too, in order."""
+
+    def begin(self, request: TurnRequest) -> LocalTurn:
+        """Take the lease and commit the prompt; see StoredChat."""
+        # An outcome needs no lease: another turn may run meanwhile.
+        if request.key is not None and (found := _outcome(self.read(), request)):
+            return found
+        wait = conf.get("TURN_WAIT") if request.wait is None else request.wait
+        held = self.hold(wait, make=request.prompt is not None)
+        try:
+            with held.lock:
+                return _begun(held, request)
+        except BaseException:
+            held.release()
+            raise
+
+    def view(self) -> list[Message]:
+        """Give the messages the model would see."""
+        return self.read().view()
+
+    def usage(self) -> Usage:
+        """Give the sum of what the chat's model calls used."""
+        return total(self.history())
+
+
+def total(messages: Iterable[Message]) -> Usage:
+    """Sum what messages used."""
+    return sum((m.usage for m in messages if m.usage is not None), Usage())
+
+
+def counted(messages: list[Message], turns: int) -> dict[str, int]:
+    """Count what a chat held, by kind."""
+    calls = sum(len(m.calls) for m in messages)
+    return {"chats": 1, "turns": turns, "messages": len(messages), "tool_calls": calls}
+
+
+def missing(agent_name: str, instance_id: str) -> SessionNotFound:
+    """Make the error for a chat that is not stored."""
+    return SessionNotFound(
+        f"There is no session of {brief(agent_name)} for {brief(instance_id)}; a prompt makes it."
+    )
+
+
+def private(message: Message) -> Message:
+    """Give the message with JSON values that a tool may change without changing the store's."""
+    raw = message.usage is not None and message.usage.raw
+    held = (message.tool_calls, message.parts, message.reasoning, message.extra, raw)
+    return copy.deepcopy(message) if any(held) else message
+
+
+def _begun(held: Held, request: TurnRequest) -> LocalTurn:
+    if found := _outcome(held.contents, request):
+        held.release()
+        return found
+    if request.prompt is None or held.contents.turn(request.key):
+        return _continued(held, request)
+    return _started(held, request, request.prompt)
+
+
+def _outcome(contents: Contents, request: TurnRequest) -> LocalTurn | None:
+    """Give the key's turn if it was finished; refuse the key if it had another prompt."""
+    turn = contents.turn(request.key)
+    if turn is None or request.prompt is None:
+        return None
+    if turn.fingerprint != request.fingerprint:
+        raise KeyConflict(
+            f"The key {brief(request.key)} was used for turn {turn.number} with another prompt; "
+            f"take a new key for a new prompt."
+        )
+    return LocalTurn(None, turn, contents.view()) if turn.status in OUTCOMES else None
+
+
+def _started(held: Held, request: TurnRequest, prompt: Message) -> LocalTurn:
+    contents = held.contents
+    _close_calls(held, contents.slots)
+    if contents.turns and contents.turns[-1].status not in (*OUTCOMES, FAILED, STOPPED):
+        contents.turns[-1].status = STOPPED
+        held.turn(contents.turns[-1])
+    number = contents.turns[-1].number + 1 if contents.turns else 1
+    turn = Turn(number, request.key, request.fingerprint)
+    message = contents.place(clean_message(prompt))
+    held.begin(turn, message)
+    contents.turns.append(turn)
+    contents.take(message)
+    return LocalTurn(held, turn, contents.view())
+
+
+def _continued(held: Held, request: TurnRequest) -> LocalTurn:
+    contents = held.contents
+    turn = contents.turn(request.key) or (contents.turns[-1] if contents.turns else None)
+    if turn is None or turn.status in OUTCOMES:
+        raise NothingToContinue("The session's last turn is finished; prompt() starts another.")
+    if turn is not contents.turns[-1]:
+        raise NothingToContinue(
+            f"Turn {turn.number} was interrupted and the session went on without it; "
+            f"prompt again with a new key."
+        )
+    began = [slot for slot in contents.slots if (slot[0].id, slot[1]) in turn.started]
+    _close_calls(held, [slot for slot in began if slot[0].name not in request.idempotent])
+    if turn.status != RUNNING:
+        turn.status, turn.error = RUNNING, ""
+        held.turn(turn)
+    turn.usage = contents.spent()
+    # The tools run calls of this view.
+    return LocalTurn(held, turn, [private(m) for m in contents.view(keep_open=True)])
+
+
+def _close_calls(held: Held, slots: Iterable[tuple[ToolCall, int]]) -> None:
+    for call, _ in list(slots):
+        result = held.contents.place(interrupted_result(call))
+        held.message(result)
+        held.contents.take(result)

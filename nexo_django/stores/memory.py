@@ -1,0 +1,164 @@
+"""Sessions in the process's memory: for code without a database; nothing survives the process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from nexo_django.exceptions import SessionBusy
+from nexo_django.messages import Message
+from nexo_django.stores.local import Contents, LocalChat, Turn, counted, missing, private
+
+RETRY_AFTER = 1.0
+
+
+@dataclass
+class Room:
+    """One chat: its contents, who owns it, and what compaction took out of the view."""
+
+    contents: Contents = field(default_factory=Contents)
+    owner: object | None = None
+    cancelled: int | None = None
+    # Messages before the view's, and how many of the view's are made from them.
+    earlier: list[Message] = field(default_factory=list)
+    made: int = 0
+
+
+class MemoryStore:
+    """The one store of the process; each instance gives the same chats.
+
+    Threads may share it. It is not durable, and a forked process has a copy of its own.
+    """
+
+    durable = False
+    rooms: ClassVar[dict[tuple[str, str], Room]] = {}
+    # Re-entrant: a turn that is collected while the lock is held gives its lease back.
+    changed: ClassVar[threading.Condition] = threading.Condition(threading.RLock())
+
+    def chat(self, agent_name: str, instance_id: str) -> MemoryChat:
+        """Give the handle of a chat."""
+        return MemoryChat(agent_name, instance_id)
+
+    @classmethod
+    def reset(cls) -> None:
+        """Forget every chat; for tests. Turns under way lose their lease."""
+        with cls.changed:
+            for room in cls.rooms.values():
+                room.owner = None
+            cls.rooms.clear()
+            cls.changed.notify_all()
+
+
+class MemoryChat(LocalChat):
+    """The chat of one agent and instance, in memory."""
+
+    def __init__(self, agent_name: str, instance_id: str) -> None:
+        self.name = (agent_name, instance_id)
+
+    def hold(self, wait: float, *, make: bool) -> MemoryHold:
+        """Take the lease, or raise SessionBusy after `wait` seconds."""
+        until = time.monotonic() + wait
+        with MemoryStore.changed:
+            while True:
+                room = self._room()
+                if room is None and not make:
+                    raise missing(*self.name)
+                if room is None or room.owner is None:
+                    break
+                left = until - time.monotonic()
+                if left <= 0:
+                    raise SessionBusy(
+                        "Another turn of this session is running.", retry_after=RETRY_AFTER
+                    )
+                MemoryStore.changed.wait(left)
+            return MemoryHold(MemoryStore.rooms.setdefault(self.name, room or Room()))
+
+    def read(self) -> Contents:
+        """Give what is stored now."""
+        with MemoryStore.changed:
+            room = self._room()
+            if room is None:
+                return Contents()
+            kept = room.contents
+            messages = [private(m) for m in kept.messages]
+            return Contents(messages, list(kept.turns), kept.system, kept.next)
+
+    def exists(self) -> bool:
+        """Whether the chat is stored."""
+        return self._room() is not None
+
+    def history(self) -> Iterator[Message]:
+        """Give every message that was kept, compacted ones too, in order."""
+        with MemoryStore.changed:
+            room = self._room() or Room()
+            kept = room.contents
+            system = [] if kept.system is None else [kept.system]
+            messages = [*system, *room.earlier, *kept.messages[room.made :]]
+        return (private(m) for m in messages)
+
+    def cancel(self) -> bool:
+        """Ask the running turn to stop; False when none runs."""
+        with MemoryStore.changed:
+            room = self._room()
+            if room is None or room.owner is None or not room.contents.turns:
+                return False
+            room.cancelled = room.contents.turns[-1].number
+            return True
+
+    def delete(self) -> dict[str, int]:
+        """Delete the chat and count what went."""
+        with MemoryStore.changed:
+            room = self._room()
+            if room is None:
+                return {}
+            if room.owner is not None:
+                raise SessionBusy("A turn of this session is running.", retry_after=RETRY_AFTER)
+            messages = list(self.history())
+            del MemoryStore.rooms[self.name]
+        return counted(messages, len(room.contents.turns))
+
+    def _room(self) -> Room | None:
+        return MemoryStore.rooms.get(self.name)
+
+
+class MemoryHold:
+    """The lease of a chat in memory; what is committed is what the contents hold."""
+
+    def __init__(self, room: Room) -> None:
+        self.room, self.contents, self.lock = room, room.contents, MemoryStore.changed
+        room.owner, room.cancelled = self, None
+
+    def owned(self) -> bool:
+        """Whether the lease is still held."""
+        return self.room.owner is self
+
+    def begin(self, turn: Turn, prompt: Message) -> None:
+        """Nothing to write: the contents are the store."""
+
+    def message(self, message: Message) -> None:
+        """Nothing to write."""
+
+    def turn(self, turn: Turn) -> None:
+        """Nothing to write."""
+
+    def started(self, turn: Turn, call: tuple[str, int]) -> None:
+        """Nothing to write."""
+
+    def cancelled(self, number: int) -> bool:
+        """Whether that turn was asked to stop."""
+        return self.room.cancelled == number
+
+    def replace(self, messages: list[Message]) -> None:
+        """Keep what is replaced for the history."""
+        self.room.earlier += self.contents.messages[self.room.made :]
+        self.room.made = len(messages)
+
+    def release(self) -> None:
+        """Give the lease back."""
+        with MemoryStore.changed:
+            if self.owned():
+                self.room.owner = None
+                MemoryStore.changed.notify_all()
