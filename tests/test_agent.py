@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+from django.test import override_settings
+
+from nexo_django.agent import Context
+from nexo_django.exceptions import ConfigurationError, NotSupported
+from tests.support import make_agent
+
+
+def told(agent):
+    return agent.system_text(Context(agent, agent.name, "user-1"))
+
+
+def by_function(context):
+    return f"for {context.instance_id}"
+
+
+class ByCall:
+    def __call__(self, context):
+        return f"called for {context.agent_name}"
+
+
+@pytest.mark.parametrize(
+    ("instructions", "text"),
+    [
+        ("Be brief.", "Be brief."),
+        (by_function, "for user-1"),
+        (lambda self, context: f"{self.name} for {context.instance_id}", "Scripted for user-1"),
+        (staticmethod(by_function), "for user-1"),
+        (classmethod(lambda cls, context: cls.name), "Scripted"),
+        (ByCall(), "called for Scripted"),
+    ],
+)
+def test_instructions_are_text_or_a_callable_of_the_context(instructions, text):
+    assert told(make_agent(instructions=instructions)()) == text
+
+
+def test_instructions_given_to_resume_override_the_class():
+    assert told(make_agent(instructions="a")(instructions=by_function)) == "for user-1"
+
+
+@pytest.mark.parametrize("instructions", [5, lambda context: None, lambda context: b"x"])
+def test_instructions_that_are_no_text_are_refused(instructions):
+    with pytest.raises(ConfigurationError, match=r"Scripted\.instructions"):
+        told(make_agent(instructions=instructions)())
+
+
+def test_an_override_is_of_the_instance_only():
+    agent = make_agent(max_turns=3)
+    assert agent(max_turns=9).max_turns == 9
+    assert agent().max_turns == 3
+
+
+def test_an_unknown_override_names_those_there_are():
+    with pytest.raises(TypeError, match="'temprature'; it takes model, instructions"):
+        make_agent()(temprature=1)
+
+
+def test_the_model_is_the_settings_default():
+    with override_settings(NEXO={"DEFAULT_MODEL": "openai/some"}):
+        assert make_agent(model=None)().model_id == "openai/some"
+
+
+@pytest.mark.parametrize("model", ["  ", 5])
+def test_a_model_that_is_no_text_is_refused(model):
+    with pytest.raises(ConfigurationError, match="give a litellm id"):
+        make_agent(model=model)().check()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("sandbox", "local"),
+        ("permissions", "auto"),
+        ("skills", ["pdf"]),
+        ("mcp", {"time": {}}),
+        ("fetch_allow", ["example.org"]),
+    ],
+)
+def test_what_is_not_there_yet_is_refused_and_not_ignored(key, value):
+    with pytest.raises(NotSupported, match=rf"Scripted\.{key}"):
+        make_agent(**{key: value})().check()
+
+
+def test_the_values_of_the_contract_pass():
+    make_agent(
+        sandbox="virtual", permissions="read_only", skills=[], mcp={}, fetch_allow=[]
+    )().check()
+
+
+@pytest.mark.parametrize("turns", [0, -1, "5"])
+def test_max_turns_is_at_least_one(turns):
+    with pytest.raises(ConfigurationError, match="at least 1"):
+        make_agent(max_turns=turns)().check()
