@@ -1,0 +1,219 @@
+"""System checks: what would only fail at the first prompt, said at `manage.py check`.
+
+docs/reference/checks.md explains each by its id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from django.apps import apps
+from django.conf import settings
+from django.core import checks
+from django.core.checks import CheckMessage, Tags
+from django.db import connections
+
+from nexo_django import conf, registry
+from nexo_django.exceptions import ConfigurationError, NotSupported
+
+if TYPE_CHECKING:
+    from nexo_django.agent import Agent
+    from nexo_django.pipeline import Pipeline
+
+DOCS = "docs/reference/checks.md"
+
+# A layer of a stack, and the one that it must be inside of.
+INSIDE = (
+    ("MaxIterations", "ToolResultLoop", "it would count turns, not model calls"),
+    (
+        "DefaultCompactionPipeline",
+        "ToolResultLoop",
+        "a long run of tool results would fill the context before the turn ends",
+    ),
+    ("DefaultToolPipeline", "ToolResultLoop", "the model would never see its tools' results"),
+)
+
+
+def problem(number: str, message: str, fix: str, obj: Any = None) -> CheckMessage:
+    """Make the message of a check: an error for E, a warning for W."""
+    kind = checks.Error if number.startswith("E") else checks.Warning
+    hint = f"{fix} See {DOCS}#{number.lower()}"
+    return kind(message, hint=hint, obj=obj, id=f"nexo_django.{number}")
+
+
+@checks.register
+def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """Check the NEXO setting and the model that it names."""
+    wrong = conf.problems()
+    if wrong:
+        return [problem("E001", text, "Correct NEXO in your settings.") for text in wrong]
+    return list(_chat_model(conf.get("SESSION_CHAT_MODEL")))
+
+
+@checks.register
+def check_agents(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """Check every registered agent."""
+    found = list(_duplicates(registry.duplicates()))
+    if not conf.problems():
+        for agent in registry.agents().values():
+            found.extend(_agent(agent))
+    return found
+
+
+@checks.register
+def check_databases(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """Check how the databases are configured, without a connection."""
+    return [found for alias in connections for found in _configured(alias)]
+
+
+@checks.register(Tags.database)
+def check_connected_databases(
+    app_configs: Any = None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    """Check what the databases themselves say."""
+    return [found for alias in databases or () for found in _connected(alias)]
+
+
+def _chat_model(label: str | None) -> Iterator[CheckMessage]:
+    if label is None or label.lower() == "nexo_django.chat":
+        return
+    named = f'NEXO["SESSION_CHAT_MODEL"] is {label!r}'
+    try:
+        apps.get_model(label)
+    except (LookupError, ValueError) as error:
+        yield problem("E002", f"{named}, which is no model: {error}", "Leave the key out.")
+    else:
+        yield problem("E008", f"{named}; only the package's own works.", "Leave the key out.")
+
+
+def _duplicates(found: Mapping[str, Sequence[str]]) -> Iterator[CheckMessage]:
+    for name, paths in found.items():
+        yield problem(
+            "E003",
+            f"Several agents are named {name!r}: {', '.join(paths)}. They would share chats.",
+            "Give each class a `name` of its own, or `abstract = True` to a base class.",
+        )
+
+
+def _agent(cls: type[Agent]) -> Iterator[CheckMessage]:
+    try:
+        agent = cls()
+    except TypeError:
+        # Its constructor takes arguments that only `resume` knows.
+        return
+    yield from _declaration(agent)
+    yield from _tools(agent)
+
+
+def _declaration(agent: Agent) -> Iterator[CheckMessage]:
+    try:
+        agent.check()
+    except NotSupported as error:
+        yield problem("E007", str(error), "Leave the attribute out.", type(agent))
+    except ConfigurationError as error:
+        yield problem("E005", str(error), "Correct the agent's class.", type(agent))
+    else:
+        yield from _stack(agent, agent.pipeline())
+
+
+def _tools(agent: Agent) -> Iterator[CheckMessage]:
+    # Not at the top: pydantic, which makes the schemas, is slow to import.
+    from nexo_django.tools import resolve
+
+    try:
+        for tool in resolve(agent.tools):
+            tool.definition()
+    except Exception as error:
+        yield problem(
+            "E004",
+            f"{type(agent).__name__}.tools can't be offered to a model: {error}",
+            "Give functions with type hints that JSON can express, or Tool objects.",
+            type(agent),
+        )
+
+
+def _stack(agent: Agent, pipeline: Pipeline) -> Iterator[CheckMessage]:
+    places: dict[str, int] = {}
+    for place, layer in enumerate(pipeline.layers):
+        for base in getattr(layer.cls, "__mro__", ()):
+            places.setdefault(base.__name__, place)
+    for message in _order(places, has_app=pipeline.app is not None):
+        yield problem(
+            "E006",
+            f"{type(agent).__name__}.pipeline() can't work: {message}",
+            "The order is SessionLog, SystemPrompt, ToolResultLoop, MaxIterations, "
+            "DefaultCompactionPipeline, DefaultToolPipeline, completion.",
+            type(agent),
+        )
+
+
+def _order(places: Mapping[str, int], *, has_app: bool) -> Iterator[str]:
+    if not has_app:
+        yield "it has no terminal app; end it with .run(self.completion())."
+    if places.get("SessionLog") != 0:
+        yield "SessionLog must be the outermost layer; it brings the session's messages."
+    for inner, outer, why in INSIDE:
+        if outer in places and places.get(inner, places[outer] + 1) < places[outer]:
+            yield f"{inner} must be inside {outer}; {why}."
+
+
+def _configured(alias: str) -> Iterator[CheckMessage]:
+    config = connections.settings[alias]
+    options = config.get("OPTIONS") or {}
+    if config.get("ATOMIC_REQUESTS"):
+        yield problem(
+            "W001",
+            f"DATABASES[{alias!r}] has ATOMIC_REQUESTS on, and a turn can't run in a transaction.",
+            "Turn it off, or decorate the views that prompt with transaction.non_atomic_requests.",
+        )
+    if config.get("CONN_MAX_AGE") != 0 and getattr(settings, "ASGI_APPLICATION", None):
+        yield problem(
+            "W002",
+            f"DATABASES[{alias!r}] has CONN_MAX_AGE set under ASGI, where each thread would keep "
+            f"a connection open.",
+            "Set CONN_MAX_AGE to 0; on PostgreSQL, OPTIONS['pool'] may keep connections.",
+        )
+    if _vendor(config) == "sqlite3" and options.get("transaction_mode") != "IMMEDIATE":
+        yield problem(
+            "W003",
+            f"DATABASES[{alias!r}] is SQLite without IMMEDIATE transactions: turns at the same "
+            f"time fail with 'database is locked'.",
+            "Set OPTIONS['transaction_mode'] to 'IMMEDIATE', and a timeout of some seconds.",
+        )
+    if _vendor(config) == "mysql" and options.get("charset", "utf8mb4") != "utf8mb4":
+        yield problem(
+            "W007",
+            f"DATABASES[{alias!r}] connects with charset {options['charset']!r}, which can't hold "
+            f"every character.",
+            "Set OPTIONS['charset'] to 'utf8mb4'.",
+        )
+
+
+def _connected(alias: str) -> Iterator[CheckMessage]:
+    connection = connections[alias]
+    if connection.vendor == "sqlite" and _asked(alias, "PRAGMA journal_mode") == "delete":
+        yield problem(
+            "W003",
+            f"The SQLite database {alias!r} has no write-ahead log: readers wait for writers.",
+            "Set OPTIONS['init_command'] to 'PRAGMA journal_mode=WAL'.",
+        )
+    if connection.vendor == "mysql":
+        charset = _asked(alias, "SELECT @@character_set_database")
+        if charset != "utf8mb4":
+            yield problem(
+                "W007",
+                f"The database of {alias!r} has the character set {charset}, which can't hold "
+                f"every character.",
+                "ALTER DATABASE ... CHARACTER SET utf8mb4, before you migrate.",
+            )
+
+
+def _asked(alias: str, sql: str) -> str:
+    with connections[alias].cursor() as cursor:
+        cursor.execute(sql)
+        return str(cursor.fetchone()[0])
+
+
+def _vendor(config: Mapping[str, Any]) -> str:
+    return str(config.get("ENGINE", "")).rpartition(".")[2]
