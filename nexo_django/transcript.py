@@ -50,11 +50,8 @@ def turns(messages: Sequence[Message]) -> list[range]:
 
 def steps(messages: Sequence[Message], start: int = 0) -> list[range]:
     """Give the steps as ranges of indexes: an assistant message and the results after it."""
-    found = []
-    for index in range(start, len(messages)):
-        if messages[index].role == ASSISTANT:
-            found.append(range(index, _results_end(messages, index)))
-    return found
+    heads = (i for i in range(start, len(messages)) if messages[i].role == ASSISTANT)
+    return [range(i, _results_end(messages, i)) for i in heads]
 
 
 def legal_cuts(messages: Sequence[Message]) -> list[int]:

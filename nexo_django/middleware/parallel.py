@@ -1,0 +1,67 @@
+"""Calls side by side, each in a thread of its own, told of in the thread that started them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
+from typing import TypeVar
+
+from django.conf import settings
+from django.db import connections
+
+T = TypeVar("T")
+
+
+def together(
+    work: Callable[[T], object],
+    items: Sequence[T],
+    *,
+    limit: int,
+    tell: Callable[[T], object],
+    remaining: Callable[[], float | None],
+) -> None:
+    """Do `work` on every item, and `tell` of each here as it is done.
+
+    When an item's work raises, no other is begun, those that run are waited for, and the
+    first error is raised. What arises in this thread (a signal, a limit that `remaining`
+    raises for) is raised at once: the work under way then goes on unheard.
+    """
+    pool = ThreadPoolExecutor(min(limit, len(items)), thread_name_prefix="nexo-tool")
+    failure: BaseException | None = None
+    try:
+        pending: dict[Future[object], T] = {
+            pool.submit(copy_context().run, _apart, work, item): item for item in items
+        }
+        while pending:
+            done, _ = wait(pending, timeout=remaining(), return_when=FIRST_COMPLETED)
+            for future in [future for future in pending if future in done]:
+                item = pending.pop(future)
+                if future.cancelled():
+                    continue
+                if error := future.exception():
+                    failure = failure or error
+                    for other in pending:
+                        other.cancel()
+                else:
+                    tell(item)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    if failure is not None:
+        raise failure
+
+
+def in_transaction() -> bool:
+    """Whether a transaction is open in this thread, which another thread could not see into."""
+    return settings.configured and any(
+        connection.in_atomic_block for connection in connections.all(initialized_only=True)
+    )
+
+
+def _apart(work: Callable[[T], object], item: T) -> None:
+    try:
+        work(item)
+    finally:
+        # Django opens connections by thread, and nobody else could close this thread's.
+        if settings.configured:
+            connections.close_all()
