@@ -1,0 +1,71 @@
+"""The questions that are asked of chats and messages."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self
+
+from django.db import models
+from django.db.models import Q
+
+from nexo_django.exceptions import NotSupported
+from nexo_django.models.clock import DatabaseTime
+
+if TYPE_CHECKING:
+    from nexo_django.models.chat import AbstractChat
+
+# What makes a message; its count may be taken again, by another ruler.
+COUNTED = frozenset({"token_count", "token_ruler"})
+# Foreign keys that a deletion sets to NULL.
+LINKS = frozenset({"answers", "answers_id", "turn", "turn_id", "model", "model_id"})
+
+
+class ChatQuerySet(models.QuerySet):
+    """Chats, by address and by lease."""
+
+    def for_agent(self, agent_name: str) -> Self:
+        """Keep the chats of one agent."""
+        return self.filter(agent_name=agent_name)
+
+    def leased(self) -> Self:
+        """Keep the chats in which a turn runs, by the database's clock."""
+        return self.filter(~Q(lease_token=""), lease_expires_at__gte=DatabaseTime())
+
+    def free(self) -> Self:
+        """Keep the chats whose lease may be taken."""
+        return self.filter(
+            Q(lease_token="")
+            | Q(lease_expires_at__isnull=True)
+            | Q(lease_expires_at__lt=DatabaseTime())
+        )
+
+    def stale(self, before: datetime) -> Self:
+        """Keep the chats without a message since, and without a running turn."""
+        return self.free().filter(
+            Q(last_message_at__lt=before) | Q(last_message_at__isnull=True, created__lt=before)
+        )
+
+
+class MessageQuerySet(models.QuerySet):
+    """Messages, in the order of their positions."""
+
+    def view(self, chat: AbstractChat) -> Self:
+        """Keep what the model sees of a chat.
+
+        The system message, the summary of the current compaction, and the rows from its
+        boundary on; other summaries are what it replaced.
+        """
+        rows = self.filter(chat=chat).order_by("position")
+        current = chat.current_compaction
+        if current is None:
+            return rows
+        kept = Q(position__gte=current.first_kept_position) & ~Q(kind="summary")
+        return rows.filter(kept | Q(position=0) | Q(pk=current.summary_id))
+
+    def update(self, **changes: Any) -> int:
+        """Refuse to change what was said; only counts and links may be."""
+        if refused := set(changes) - COUNTED - LINKS:
+            raise NotSupported(
+                f"Stored messages are never changed; {', '.join(sorted(refused))} can't be updated."
+            )
+        return super().update(**changes)
