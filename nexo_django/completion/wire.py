@@ -1,0 +1,149 @@
+"""The request's messages, in each provider's own terms; what is stored never changes.
+
+The same messages always give the same bytes, and messages that come after others do not
+change those before: prompt caches keep working.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Any
+
+from nexo_django.completion import providers
+from nexo_django.completion.answer import SIGNATURE_IN_ID
+from nexo_django.messages import ASSISTANT, TOOL, Message, ToolCall
+from nexo_django.sanitize import clean_json, clean_text
+
+NOTHING = "(empty)"
+_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+def to_wire(messages: Iterable[Message], provider: str, model: str) -> list[dict[str, Any]]:
+    """Give the messages as dictionaries of the chat format.
+
+    The messages are in sendable order. Ids of tool calls become unique in the request and
+    valid for the provider, results follow them; reasoning goes only to whom it came from;
+    arguments are always a JSON object. A result without its call is left out.
+    """
+    ids = _Ids(providers.of(provider, model))
+    sent = []
+    for message in messages:
+        if message.role == TOOL:
+            answered = ids.answer(message.tool_call_id or "")
+            if answered is not None:
+                text = _text(message) or NOTHING
+                sent.append({"role": TOOL, "tool_call_id": answered, "content": text})
+        elif message.role == ASSISTANT:
+            sent += _assistant(message, ids, provider, model)
+        else:
+            sent.append({"role": message.role, "content": _content(message) or NOTHING})
+    return sent
+
+
+def _assistant(message: Message, ids: _Ids, provider: str, model: str) -> list[dict[str, Any]]:
+    ids.next_step()
+    data: dict[str, Any] = {"role": ASSISTANT, "content": _content(message) or None}
+    own = is_own(message, provider, model)
+    if own:
+        data.update(_reasoning(message.reasoning or {}, ids.rules.replays))
+    if message.calls:
+        data["tool_calls"] = [_call(call, ids, own) for call in message.calls]
+    return [data] if data["content"] or message.calls else []
+
+
+def is_own(message: Message, provider: str, model: str) -> bool:
+    """Whether this very model of the provider wrote the message."""
+    issuer = (message.reasoning or {}).get("issuer") or message.model
+    return issuer in (model, providers.issuer(provider, model))
+
+
+def _reasoning(reasoning: dict[str, Any], replays: str | None) -> dict[str, Any]:
+    blocks, items = reasoning.get("blocks"), reasoning.get("items")
+    text, fields = reasoning.get("text"), reasoning.get("fields")
+    # Blocks go whole or not at all: a provider refuses a sequence with one missing.
+    if replays == providers.BLOCKS and blocks and all(map(_is_whole, blocks)):
+        return {"thinking_blocks": clean_json(blocks)}
+    if replays == providers.ITEMS and items:
+        return {"reasoning_items": clean_json(items)}
+    if replays == providers.TEXT and text:
+        return {"reasoning_content": clean_text(text)}
+    if replays == providers.SIGNATURES and fields:
+        return {"provider_specific_fields": clean_json(fields)}
+    return {}
+
+
+def _is_whole(block: dict[str, Any]) -> bool:
+    return bool(block.get("signature") or block.get("data"))
+
+
+def _call(call: ToolCall, ids: _Ids, own: bool) -> dict[str, Any]:
+    arguments = clean_json(call.arguments) if isinstance(call.arguments, dict) else {}
+    function = {
+        "name": _NOT_IN_A_NAME.sub("_", call.name)[:64] or "unknown",
+        # A database may give the keys back in an order of its own.
+        "arguments": json.dumps(arguments, ensure_ascii=False, sort_keys=True),
+    }
+    data = {"id": ids.call(call.id), "type": "function", "function": function}
+    if own and call.provider_fields and ids.rules.replays == providers.SIGNATURES:
+        data["provider_specific_fields"] = clean_json(call.provider_fields)
+    return data
+
+
+def _content(message: Message) -> str | list[dict[str, Any]]:
+    text = _text(message)
+    if not message.parts:
+        return text
+    first = [{"type": "text", "text": text}] if text else []
+    return first + [clean_json(part) for part in message.parts]
+
+
+def _text(message: Message) -> str:
+    text = clean_text(message.content or "")
+    return text if text.strip() else ""
+
+
+class _Ids:
+    """The ids of one request: what each stored id becomes."""
+
+    def __init__(self, rules: providers.Provider) -> None:
+        self.rules = rules
+        self._taken: set[str] = set()
+        self._times: dict[str, int] = defaultdict(int)
+        self._step: dict[str, deque[str]] = {}
+
+    def next_step(self) -> None:
+        """Forget the last step's calls: results answer only their own step's."""
+        self._step = {}
+
+    def call(self, stored: str) -> str:
+        """Give a call's id in the request; the first use of a valid id keeps it."""
+        number = self._times[stored]
+        self._times[stored] += 1
+        id_ = stored.partition(SIGNATURE_IN_ID)[0]
+        while number or id_ in self._taken or not self.rules.call_id.fullmatch(id_):
+            id_ = _made(f"{stored}\n{number}", self.rules.id_length)
+            if id_ not in self._taken:
+                break
+            number += 1
+        self._taken.add(id_)
+        self._step.setdefault(stored, deque()).append(id_)
+        return id_
+
+    def answer(self, stored: str) -> str | None:
+        """Give the id of the call that a result answers; None when there is none."""
+        waiting = self._step.get(stored)
+        return waiting.popleft() if waiting else None
+
+
+def _made(seed: str, length: int) -> str:
+    number = int.from_bytes(sha256(seed.encode("utf-8", "surrogatepass")).digest(), "big")
+    digits = []
+    for _ in range(length):
+        number, digit = divmod(number, len(_ALPHABET))
+        digits.append(_ALPHABET[digit])
+    return "".join(digits)
