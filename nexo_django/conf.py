@@ -67,7 +67,7 @@ def _only(default: str) -> Rule:
     )
 
 
-def _period(default: timedelta | None) -> Rule:
+def _period(default: timedelta) -> Rule:
     return Rule(
         default,
         "a positive datetime.timedelta, such as timedelta(days=7), or None to keep them",
@@ -125,7 +125,7 @@ RULES: dict[str, Rule] = {
     "TRUNCATE_BYTES": _count(51_200),
     "TRUNCATE_LINE_CHARS": _count(2000),
     "OUTPUT_RETENTION": _period(timedelta(days=7)),
-    "RETENTION": _period(None),
+    "RETENTION": _unavailable("delete chats with session.delete()"),
     "REDACT": _unavailable("redact in your tools and prompts, before the text reaches a session"),
     "ENCRYPTION_KEYS": _unavailable("encrypt the database's volume or its columns"),
     "ACCESS": _unavailable("check who may resume a session before you call Session.resume()"),

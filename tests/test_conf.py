@@ -58,6 +58,7 @@ BAD = [
     ("TRUNCATE_BYTES", -1),
     ("OUTPUT_RETENTION", 7),
     ("OUTPUT_RETENTION", timedelta(0)),
+    ("RETENTION", timedelta(days=90)),
     ("ACCESS", "project.access.allowed"),
 ]
 

@@ -107,7 +107,11 @@ def test_a_session_without_settings_remembers_in_memory(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "nexo_django").rglob("*.py")), ids=str)
+@pytest.mark.parametrize(
+    "path",
+    sorted((ROOT / "nexo_django").rglob("*.py")),
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
 def test_the_package_does_not_read_the_environment(path):
     source = path.read_text()
     allowed = source.replace("os.environ.setdefault(", "")
