@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nexo_django.exceptions import LeaseLost, TurnCancelled
@@ -42,11 +43,14 @@ class SessionLog:
             _attach(env, turn)
             env.turn = turn
             self.app(env)
-            turn.finish(str(env.metadata.get("status", "done")))
         except BaseException as error:
             if not isinstance(error, LeaseLost):
-                turn.finish(_ending(error), type(error).__name__)
+                # That the end can't be stored must not hide why it came.
+                with suppress(Exception):
+                    turn.finish(_ending(error), type(error).__name__)
             raise
+        else:
+            turn.finish(str(env.metadata.get("status", "done")))
         finally:
             # The messages outlive the turn; what is added to them later is not of it.
             env.messages.recorder = env.turn = None

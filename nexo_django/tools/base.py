@@ -13,7 +13,7 @@ from nexo_django.exceptions import ConfigurationError, InvalidArguments
 from nexo_django.pipeline import Env
 from nexo_django.tools.docstrings import parse
 from nexo_django.tools.results import ToolResult, as_result
-from nexo_django.tools.schema import ENV_NAMES, Schema, Signature
+from nexo_django.tools.schema import ENV_NAMES, Schema, Signature, plain_function
 
 
 class Tool:
@@ -27,7 +27,7 @@ class Tool:
 
     name: str = ""
     description: str = ""
-    parameters: Schema | None = None
+    parameters: Schema = {}
     idempotent: bool = False
     capability: str | None = None
 
@@ -41,25 +41,21 @@ class Tool:
         idempotent: bool | None = None,
         capability: str | None = None,
     ) -> None:
-        self.fn = fn if fn is not None else getattr(self, "execute", None)
-        if not callable(self.fn):
-            raise ConfigurationError(
-                f"The tool {name or type(self).__name__} needs a function to call: fn=, or a "
-                f"method execute()."
-            )
-        said, described = parse(self.fn.__doc__)
-        inherited = "" if fn is not None else parse(type(self).__doc__)[0]
-        self.name = name or self.name or _name_of(self, fn)
-        self.description = description or self.description or said or _own(self, inherited)
+        self.fn: Callable[..., Any] = fn or self._execute()
+        said, described = parse(inspect.getdoc(plain_function(self.fn)))
+        if not said and type(self) is not Tool:
+            said = parse(type(self).__doc__)[0]
+        self.name = name or self.name or _name_of(plain_function(fn) if fn else type(self))
+        self.description = description or self.description or said
         self.idempotent = self.idempotent if idempotent is None else idempotent
         self.capability = capability or self.capability
         schema = parameters if parameters is not None else self.parameters
-        self.signature = None if schema is not None else Signature(self.fn, described)
-        self.parameters = self.signature.parameters if self.signature else dict(schema or {})
+        self.signature = None if schema else Signature(self.name, self.fn, described)
+        self.parameters = self.signature.parameters if self.signature else dict(schema)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself."""
-        return self._function(*args, **kwargs)
+        return self.fn(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
@@ -79,32 +75,33 @@ class Tool:
         Blocks until an async function is done, in an event loop of its own. Raises
         InvalidArguments, and whatever the function raises.
         """
-        value = self._function(**self._bound(arguments, env))
+        bind = self.signature.bind if self.signature else self._bind
+        value = self.fn(**bind(arguments, env))
         if inspect.isawaitable(value):
             value = async_to_sync(_awaited)(value)
         return as_result(value)
 
-    @property
-    def _function(self) -> Callable[..., Any]:
-        assert self.fn is not None
-        return self.fn
+    def _execute(self) -> Callable[..., Any]:
+        method = getattr(self, "execute", None)
+        if not callable(method):
+            raise ConfigurationError(
+                f"{type(self).__name__} has nothing to call: give it a function, or derive a "
+                f"class with a method execute()."
+            )
+        return method  # type: ignore[no-any-return]
 
-    def _bound(self, arguments: Mapping[str, Any], env: Env | None) -> dict[str, Any]:
-        if self.signature is not None:
-            return self.signature.bind(arguments, env)
-        schema = self.parameters or {}
-        missing = [name for name in schema.get("required", ()) if name not in arguments]
+    def _bind(self, arguments: Mapping[str, Any], env: Env | None) -> dict[str, Any]:
+        """Check a call by a schema that was given: no type is known to convert to."""
+        known = self.parameters.get("properties", {})
+        missing = [name for name in self.parameters.get("required", ()) if name not in arguments]
         if missing:
             raise InvalidArguments(f"Invalid arguments: {', '.join(missing)} missing.")
-        unknown = set(arguments) - set(schema.get("properties", ()))
-        if unknown and schema.get("additionalProperties", True) is False:
-            names = ", ".join(sorted(unknown))
-            raise InvalidArguments(f"Invalid arguments: {names} not known.")
-        return {**arguments, **dict.fromkeys(self._env_names(schema), env)}
-
-    def _env_names(self, schema: Mapping[str, Any]) -> list[str]:
-        names = inspect.signature(self._function).parameters
-        return [n for n in ENV_NAMES if n in names and n not in schema.get("properties", ())]
+        unknown = [name for name in arguments if name not in known]
+        if unknown and self.parameters.get("additionalProperties") is False:
+            raise InvalidArguments(f"Invalid arguments: {', '.join(unknown)} not known.")
+        taken = inspect.signature(self.fn).parameters
+        wanted = [name for name in ENV_NAMES if name in taken and name not in known]
+        return {**arguments, **dict.fromkeys(wanted, env)}
 
 
 @overload
@@ -133,18 +130,8 @@ async def _awaited(value: Any) -> Any:
     return await value
 
 
-def _name_of(tool: Tool, fn: Callable[..., Any] | None) -> str:
-    if fn is None:
-        return snake(type(tool).__name__)
-    while not hasattr(fn, "__name__") and hasattr(fn, "func"):
-        fn = fn.func
-    return str(getattr(fn, "__name__", snake(type(fn).__name__)))
-
-
-def _own(tool: Tool, said: str) -> str:
-    return said if type(tool) is not Tool else ""
-
-
-def snake(name: str) -> str:
-    """Turn a class name into a tool name."""
+def _name_of(called: Any) -> str:
+    if inspect.isroutine(called):
+        return called.__name__
+    name = called.__name__ if isinstance(called, type) else type(called).__name__
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

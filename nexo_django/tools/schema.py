@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 import typing
@@ -9,41 +10,42 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
-from pydantic.errors import PydanticUserError
+from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 
 from nexo_django.exceptions import ConfigurationError, InvalidArguments
 from nexo_django.pipeline import Env
 
 Schema = dict[str, Any]
 ENV_NAMES = ("env", "context")
-_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_UNNAMED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
+MAX_PROBLEMS = 10
+# Keys whose values are data, not schemas.
+_VALUES = ("default", "const", "enum", "examples", "required")
 
 
 class Signature:
     """What a function takes: `parameters` is the schema, `bind` makes its arguments."""
 
-    def __init__(self, function: Callable[..., Any], described: Mapping[str, str]) -> None:
-        self.name = getattr(function, "__name__", type(function).__name__)
-        self.function = function
+    def __init__(
+        self, name: str, function: Callable[..., Any], described: Mapping[str, str]
+    ) -> None:
+        self.name = name
         self.env_names: list[str] = []
-        self.taken: dict[str, inspect.Parameter] = {}
+        self.taken: list[str] = []
         self.open = False
         hints = _hints(function)
         fields: dict[str, Any] = {}
-        for parameter in _parameters(function):
-            if parameter.kind in _VARIABLE:
-                self._variable(parameter)
-                continue
+        for parameter in _parameters(name, function):
             hint = hints.get(parameter.name, Any)
-            if _wants_env(parameter.name, hint):
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                self.open = True
+            elif _wants_env(parameter.name, hint):
                 self.env_names.append(parameter.name)
-                continue
-            # Fields get names of their own: a parameter may be called "schema" or "_x".
-            fields[f"p{len(self.taken)}"] = (
-                _checked(hint, parameter.name, self.name),
-                _field(parameter, described.get(parameter.name)),
-            )
-            self.taken[parameter.name] = parameter
+            else:
+                # Fields get names of their own: a parameter may be called "schema" or "_x".
+                field = _field(parameter, hint, described.get(parameter.name))
+                fields[f"p{len(self.taken)}"] = (_known(hint, parameter.name, name), field)
+                self.taken.append(parameter.name)
         self.model = self._model(fields)
         self.parameters = _plain(self.model.model_json_schema(by_alias=True))
 
@@ -60,23 +62,15 @@ class Signature:
         }
         return {**values, **(given.model_extra or {}), **dict.fromkeys(self.env_names, env)}
 
-    def _variable(self, parameter: inspect.Parameter) -> None:
-        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            raise ConfigurationError(
-                f"The tool {self.name} takes *{parameter.name}; a model names every argument."
-            )
-        self.open = True
-
     def _model(self, fields: dict[str, Any]) -> type[BaseModel]:
         config = ConfigDict(
             extra="allow" if self.open else "forbid",
-            arbitrary_types_allowed=False,
-            protected_namespaces=(),
+            coerce_numbers_to_str=True,
         )
         try:
             model: type[BaseModel] = create_model(self.name, __config__=config, **fields)
             model.model_json_schema()
-        except PydanticUserError as error:
+        except (PydanticUserError, PydanticUndefinedAnnotation) as error:
             raise ConfigurationError(
                 f"The tool {self.name} has a parameter that JSON can't describe: "
                 f"{str(error).splitlines()[0]}"
@@ -86,35 +80,44 @@ class Signature:
     def _complaint(self, error: ValidationError) -> str:
         problems = [
             f"{'.'.join(str(part) for part in item['loc']) or 'arguments'}: {item['msg']}"
-            for item in error.errors(include_url=False, include_input=False)
+            for item in error.errors(include_url=False, include_input=False)[:MAX_PROBLEMS]
         ]
         names = ", ".join(self.taken) or "none"
         return f"Invalid arguments: {'; '.join(problems)}. {self.name} takes: {names}."
 
 
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+def plain_function(function: Any) -> Any:
+    """Find the function that a partial or a wrapper stands for."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.unwrap(function)
+
+
+def _parameters(name: str, function: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
             f"{function!r} does not say what it takes; wrap it in a function that does."
         ) from error
-    by_position = [p for p in parameters if p.kind is inspect.Parameter.POSITIONAL_ONLY]
-    if by_position:
-        raise ConfigurationError(
-            f"The parameter {by_position[0].name} of {function!r} has no name for a model to "
-            f"use; take the / out of the signature."
-        )
+    for parameter in parameters:
+        if parameter.kind in _UNNAMED:
+            raise ConfigurationError(
+                f"The tool {name} takes {parameter} by position; a model gives every argument "
+                f"by name."
+            )
+        if parameter.name in ("self", "cls"):
+            raise ConfigurationError(
+                f"The tool {name} is a method without its object; make a tool of the bound "
+                f"method, or derive a class from Tool."
+            )
     return parameters
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    target = function
-    while hasattr(target, "func"):
-        target = target.func
+    target = plain_function(function)
     if not inspect.isroutine(target):
         target = type(target).__call__
-    target = inspect.unwrap(target)
     try:
         return typing.get_type_hints(target, include_extras=True)
     except Exception:
@@ -148,7 +151,7 @@ def _wants_env(name: str, hint: Any) -> bool:
     return name in ENV_NAMES and (hint in (Any, object) or isinstance(hint, _Unknown))
 
 
-def _checked(hint: Any, parameter: str, function: str) -> Any:
+def _known(hint: Any, parameter: str, function: str) -> Any:
     if isinstance(hint, _Unknown):
         raise ConfigurationError(
             f"The type {hint.text} of the parameter {parameter} of the tool {function} can't "
@@ -157,10 +160,11 @@ def _checked(hint: Any, parameter: str, function: str) -> Any:
     return hint
 
 
-def _field(parameter: inspect.Parameter, description: str | None) -> Any:
+def _field(parameter: inspect.Parameter, hint: Any, description: str | None) -> Any:
     options: dict[str, Any] = {"alias": parameter.name}
-    if description:
-        options["description"] = description
+    said = description or next((m for m in typing.get_args(hint)[1:] if _is_note(hint, m)), None)
+    if said:
+        options["description"] = said
     default = parameter.default
     if default is inspect.Parameter.empty:
         return Field(**options)
@@ -169,10 +173,15 @@ def _field(parameter: inspect.Parameter, description: str | None) -> Any:
     return Field(default_factory=lambda: default, **options)
 
 
+def _is_note(hint: Any, part: Any) -> bool:
+    """Whether a part of `Annotated[str, "the city"]` is its description."""
+    return typing.get_origin(hint) is typing.Annotated and isinstance(part, str)
+
+
 def _plain(schema: Schema) -> Schema:
     """Bring a schema to the form all providers take: no titles, references or open objects."""
     definitions = schema.pop("$defs", {})
-    plain = _walk(schema, definitions, ())
+    plain = _walk(schema, definitions)
     ordered = {
         "type": "object",
         "properties": plain.get("properties", {}),
@@ -183,9 +192,7 @@ def _plain(schema: Schema) -> Schema:
         ordered["$defs"] = plain["$defs"]
     used = _recursive(definitions)
     if used:
-        ordered["$defs"] = {
-            name: _walk(definitions[name], definitions, tuple(used)) for name in used
-        }
+        ordered["$defs"] = {name: _walk(definitions[name], definitions) for name in used}
     return ordered
 
 
@@ -219,20 +226,15 @@ def _target(reference: str) -> str:
     return reference.rpartition("/")[2]
 
 
-def _walk(schema: Any, definitions: Mapping[str, Schema], kept: tuple[str, ...]) -> Any:
+def _walk(schema: Any, definitions: Mapping[str, Schema]) -> Any:
     if isinstance(schema, list):
-        return [_walk(item, definitions, kept) for item in schema]
+        return [_walk(item, definitions) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    reference = schema.get("$ref")
-    if isinstance(reference, str):
-        return _resolved(schema, _target(reference), definitions, kept)
+    if isinstance(reference := schema.get("$ref"), str):
+        return _resolved(schema, _target(reference), definitions)
     walked = {
-        key: {name: _walk(part, definitions, kept) for name, part in value.items()}
-        if key == "properties"
-        else value
-        if key in ("default", "const", "enum", "examples", "required")
-        else _walk(value, definitions, kept)
+        key: _part(key, value, definitions)
         for key, value in schema.items()
         if key not in ("title", "discriminator")
     }
@@ -241,10 +243,14 @@ def _walk(schema: Any, definitions: Mapping[str, Schema], kept: tuple[str, ...])
     return walked
 
 
-def _resolved(
-    schema: Schema, name: str, definitions: Mapping[str, Schema], kept: tuple[str, ...]
-) -> Schema:
-    if name in kept or name in _reached(definitions, name):
+def _part(key: str, value: Any, definitions: Mapping[str, Schema]) -> Any:
+    if key == "properties":
+        return {name: _walk(part, definitions) for name, part in value.items()}
+    return value if key in _VALUES else _walk(value, definitions)
+
+
+def _resolved(schema: Schema, name: str, definitions: Mapping[str, Schema]) -> Schema:
+    if name in _reached(definitions, name):
         return {"$ref": schema["$ref"]}
     beside = {key: value for key, value in schema.items() if key != "$ref"}
-    return {**_walk(definitions[name], definitions, kept), **_walk(beside, definitions, kept)}
+    return {**_walk(definitions[name], definitions), **_walk(beside, definitions)}
