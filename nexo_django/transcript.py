@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from nexo_django.messages import (
     ASSISTANT,
@@ -45,7 +46,7 @@ def last_prompt(messages: Sequence[Message]) -> int | None:
 def turns(messages: Sequence[Message]) -> list[range]:
     """Give the turns as ranges of indexes: each from a prompt to before the next."""
     starts = [i for i, message in enumerate(messages) if is_prompt(message)]
-    return [range(a, b) for a, b in zip(starts, [*starts[1:], len(messages)], strict=True)]
+    return [range(a, b) for a, b in pairwise([*starts, len(messages)])]
 
 
 def steps(messages: Sequence[Message], start: int = 0) -> list[range]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from itertools import pairwise
 
 _SECTION = re.compile(
     r"(?i)^(args|arguments|parameters|params|returns?|yields?|raises|examples?|notes?):?$"
@@ -20,9 +21,9 @@ def parse(docstring: str | None) -> tuple[str, dict[str, str]]:
     starts = [i for i, line in enumerate(lines) if _begins_section(lines, i)]
     end = min(starts, default=len(lines))
     parameters: dict[str, str] = {}
-    for start, stop in zip(starts, [*starts[1:], len(lines)], strict=True):
+    for start, stop in pairwise([*starts, len(lines)]):
         if _SPHINX.match(lines[start]):
-            parameters.update(_entries([*lines[start:stop]], _SPHINX))
+            parameters.update(_entries(lines[start:stop], _SPHINX))
         elif _PARAMETERS.match(lines[start].strip()):
             parameters.update(_parameters(lines[start + 1 : stop]))
     return "\n".join(lines[:end]).strip(), parameters

@@ -73,7 +73,7 @@ class Signature:
         except (PydanticUserError, PydanticUndefinedAnnotation) as error:
             raise ConfigurationError(
                 f"The tool {self.name} has a parameter that JSON can't describe: "
-                f"{str(error).splitlines()[0]}"
+                f"{str(error).splitlines()[0].partition('. Set')[0]}"
             ) from error
         return model
 
@@ -188,11 +188,8 @@ def _plain(schema: Schema) -> Schema:
         "required": plain.get("required", []),
         "additionalProperties": plain.get("additionalProperties", False),
     }
-    if "$defs" in plain:
-        ordered["$defs"] = plain["$defs"]
-    used = _recursive(definitions)
-    if used:
-        ordered["$defs"] = {name: _walk(definitions[name], definitions) for name in used}
+    if kept := _recursive(definitions):
+        ordered["$defs"] = {name: _walk(definitions[name], definitions) for name in kept}
     return ordered
 
 
