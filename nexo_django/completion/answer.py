@@ -107,9 +107,9 @@ class Assembly:
         for name, value in (clean_json(_data(fields)) or {}).items():
             if value is None or name in _TOLD_ELSEWHERE:
                 continue
-            before = self._fields.get(name)
+            before: Any = self._fields.get(name)
             both = isinstance(before, list) and isinstance(value, list)
-            self._fields[name] = [*before, *value] if both else value
+            self._fields[name] = before + value if both else value
 
     def _add_call(self, part: Any) -> None:
         function = read(part, "function")

@@ -88,6 +88,7 @@ _NO_MONEY = re.compile(
     r"insufficient_quota|exceeded your current quota|insufficient (balance|credits|funds)"
     r"|credit balance is too low"
 )
+_CODES = ("code", "type", "param")
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_.\[\]-]{0,63}")
 _KEY_SHAPED = re.compile(
     r"\b(sk|pk|rk|gsk|xai|key|hf|r8|AIza|AKIA)[-_]?[A-Za-z0-9_-]{8,}"
@@ -203,13 +204,14 @@ def _status(error: BaseException) -> int | None:
 def _codes(error: BaseException, secrets: Iterable[str]) -> str:
     body = getattr(error, "body", None)
     body = body if isinstance(body, dict) else {}
-    inner = body.get("error") if isinstance(body.get("error"), dict) else body
-    codes = {"code": None, "type": None, "param": None}
-    for name in codes:
-        value = inner.get(name) or getattr(error, name, None)
-        if isinstance(value, str) and _IDENTIFIER.fullmatch(value):
-            codes[name] = value
-    return "".join(f", {n} {redact(v, secrets)}" for n, v in codes.items() if v)
+    inner = body.get("error")
+    inner = inner if isinstance(inner, dict) else body
+    found = {name: inner.get(name) or getattr(error, name, None) for name in _CODES}
+    return "".join(
+        f", {name} {redact(value, secrets)}"
+        for name, value in found.items()
+        if isinstance(value, str) and _IDENTIFIER.fullmatch(value)
+    )
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
@@ -225,7 +227,7 @@ def retry_after(links: Iterable[BaseException]) -> float | None:
     for link in links:
         for source in (getattr(link, "response", None), link):
             for name in ("headers", "litellm_response_headers"):
-                found = getattr(source, name, None)
+                found: Any = getattr(source, name, None)
                 if hasattr(found, "items"):
                     headers = {**{str(k).lower(): str(v) for k, v in found.items()}, **headers}
     if (asked := _seconds(headers.get("retry-after-ms"))) is not None:

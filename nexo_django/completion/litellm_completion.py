@@ -250,7 +250,7 @@ def _cost(model: str, provider: str, usage: Any) -> Decimal | None:
             model=model, custom_llm_provider=provider, usage_object=usage
         )
         # A price has few digits; a float's sum of prices has seventeen.
-        return round(sum(Decimal(str(part)) for part in spent), 12)
+        return round(sum((Decimal(str(part)) for part in spent), Decimal(0)), 12)
     except Exception:
         return None
 

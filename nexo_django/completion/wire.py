@@ -31,7 +31,7 @@ def to_wire(messages: Iterable[Message], provider: str, model: str) -> list[dict
     arguments are always a JSON object. A result without its call is left out.
     """
     ids = _Ids(providers.of(provider, model))
-    sent = []
+    sent: list[dict[str, Any]] = []
     for message in messages:
         if message.role == TOOL:
             answered = ids.answer(message.tool_call_id or "")
@@ -88,7 +88,7 @@ def _call(call: ToolCall, ids: _Ids, own: bool) -> dict[str, Any]:
         # A database may give the keys back in an order of its own.
         "arguments": json.dumps(arguments, ensure_ascii=False, sort_keys=True),
     }
-    data = {"id": ids.call(call.id), "type": "function", "function": function}
+    data: dict[str, Any] = {"id": ids.call(call.id), "type": "function", "function": function}
     if own and call.provider_fields and ids.rules.replays == providers.SIGNATURES:
         data["provider_specific_fields"] = clean_json(call.provider_fields)
     return data
