@@ -1,0 +1,108 @@
+"""One page of a chat as a conversation, in a fixed number of queries and bounded bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import QuerySet
+from django.db.models.functions import Left, Length
+
+from nexo_django.admin.display import ENTRY, note, pretty
+from nexo_django.models import Chat, Message, ToolCall
+
+PER_PAGE = 50
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text as it is shown, and what is left out of it."""
+
+    shown: str
+    note: str
+
+    @classmethod
+    def of(cls, text: str | None, length: int | None = None) -> Text | None:
+        """Cap a text; None when there is none."""
+        if not text:
+            return None
+        shown = text[:ENTRY]
+        return cls(shown, note(len(shown), len(text) if length is None else length))
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool call of an entry."""
+
+    row: ToolCall
+    arguments: Text | None
+
+    @property
+    def summary(self) -> str:
+        """The beginning of the arguments, for the folded line."""
+        text = "" if self.arguments is None else " ".join(self.arguments.shown.split())
+        return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A message of the conversation."""
+
+    row: Message
+    text: Text | None
+    parts: Text | None
+    reasoning: Text | None
+    calls: list[Call]
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """A page of entries; `before` and `after` are where the neighbouring pages are, if any."""
+
+    entries: list[Entry]
+    before: int | None
+    after: int | None
+
+
+def transcript(chat: Chat, before: int | None = None, after: int | None = None) -> Transcript:
+    """Give the page before or after a position, or the last one."""
+    rows = _rows(chat)
+    if after is not None:
+        found = list(rows.filter(position__gt=after).order_by("position")[: PER_PAGE + 1])
+        shown, later = found[:PER_PAGE], len(found) > PER_PAGE
+        earlier = bool(shown) and rows.filter(position__lt=shown[0].position).exists()
+    else:
+        if before is not None:
+            rows = rows.filter(position__lt=before)
+        found = list(rows.order_by("-position")[: PER_PAGE + 1])
+        shown, earlier = found[:PER_PAGE][::-1], len(found) > PER_PAGE
+        later = before is not None
+    return Transcript(
+        [_entry(row) for row in shown],
+        shown[0].position if shown and earlier else None,
+        shown[-1].position if shown and later else None,
+    )
+
+
+def _rows(chat: Chat) -> QuerySet[Message, Message]:
+    return (
+        Message._default_manager.filter(chat=chat)
+        .select_related("answers", "turn")
+        .prefetch_related("tool_calls")
+        .annotate(beginning=Left("content", ENTRY), length=Length("content"))
+        .defer("content", "usage")
+    )
+
+
+def _entry(row: Any) -> Entry:
+    calls = [
+        Call(call, Text.of(call.raw_arguments or pretty(call.arguments)))
+        for call in row.tool_calls.all()
+    ]
+    return Entry(
+        row,
+        Text.of(row.beginning, row.length),
+        Text.of(pretty(row.parts)),
+        Text.of(pretty(row.reasoning)),
+        calls,
+    )
