@@ -20,6 +20,7 @@ from nexo_django.middleware import (
     SystemPrompt,
     ToolResultLoop,
 )
+from project.agents import Assistant
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/reference/checks.md").read_text()
@@ -52,6 +53,7 @@ def stacked(*layers, app=print):
 
 
 def test_the_example_project_passes():
+    registry.register(Assistant)
     assert django_checks.run_checks() == []
 
 
