@@ -62,7 +62,7 @@ docs: $(VENV)/.stamp-docs
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going -b html docs docs/_build/html
 
 bench: $(VENV)/.stamp-test
-	$(BIN)/python -m tests.bench $(ARGS)
+	$(BIN)/python -m tests.benchmarks.turn $(ARGS)
 
 kill-matrix: $(VENV)/.stamp-test
 	$(BIN)/python -m tests.kill_matrix $(ARGS)
