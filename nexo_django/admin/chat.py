@@ -21,7 +21,7 @@ from nexo_django.admin.transcript import transcript
 from nexo_django.exceptions import SessionBusy
 from nexo_django.models import Chat
 from nexo_django.models.clock import DatabaseTime
-from nexo_django.stores.database import DatabaseStore
+from nexo_django.stores.choice import store_for
 
 LISTED = 100
 RUNNING, OPEN, SETTLED = "running", "open", "settled"
@@ -174,7 +174,7 @@ class ChatAdmin(ReadOnlyAdmin):
 
     def delete_model(self, request: HttpRequest, obj: Chat) -> None:
         """Delete a chat with everything of it, as `session.delete()` does."""
-        DatabaseStore().chat(obj.agent_name, obj.instance_id).delete()
+        store_for("database").chat(obj.agent_name, obj.instance_id).delete()
 
     def get_actions(self, request: HttpRequest) -> Any:
         """Put our deletion in the place of the usual one, which would load every message."""

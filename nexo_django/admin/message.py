@@ -68,7 +68,7 @@ class MessageAdmin(ReadOnlyAdmin):
         shown = rows.annotate(
             beginning=Left("content", PREVIEW * 4 if in_list else WHOLE), length=Length("content")
         )
-        return shown.defer("content", *(("parts", "reasoning", "usage") if in_list else ()))
+        return shown.defer("content", *(("parts", "reasoning", "raw_usage") if in_list else ()))
 
     @admin.display(description=_("text"))
     def preview(self, message: Any) -> str:
@@ -93,7 +93,7 @@ class MessageAdmin(ReadOnlyAdmin):
     @admin.display(description=_("usage"))
     def usage_text(self, message: Message) -> str:
         """The provider's own report."""
-        return block(pretty(message.usage))
+        return block(pretty(message.raw_usage))
 
 
 @admin.register(ToolCall)

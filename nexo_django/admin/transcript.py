@@ -90,7 +90,7 @@ def _rows(chat: Chat) -> QuerySet[Message, Message]:
         .select_related("answers", "turn")
         .prefetch_related("tool_calls")
         .annotate(beginning=Left("content", ENTRY), length=Length("content"))
-        .defer("content", "usage")
+        .defer("content", "raw_usage")
     )
 
 
