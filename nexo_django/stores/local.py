@@ -12,7 +12,7 @@ from bisect import insort
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from nexo_django import conf
 from nexo_django.exceptions import (
@@ -127,17 +127,19 @@ class Contents:
 class Held(Protocol):
     """A chat whose lease is held: its contents, and where more is written.
 
-    Each write is committed when the method returns, and leaves `contents` alone, which change
-    under `lock` only.
+    Each write is committed when the method returns, and leaves `contents` alone.
     """
 
     contents: Contents
-    lock: AbstractContextManager[object]
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """What a change of the contents is made under; re-entrant."""
 
     def owned(self) -> bool:
         """Whether the lease is still held."""
 
-    def begin(self, turn: Turn, prompt: Message) -> None:
+    def begin(self, turn: Turn, prompts: list[Message]) -> None:
         """Write a new turn and its prompt, both or neither."""
 
     def message(self, message: Message) -> None:
@@ -323,8 +325,8 @@ def _begun(held: Held, request: TurnRequest) -> LocalTurn:
         held.release()
         return found
     if request.prompt is None or held.contents.turn(request.key):
-        return _continued(held, request)
-    return _started(held, request, request.prompt)
+        return continued(held, request)
+    return started(held, [request.prompt], request.key, request.fingerprint)
 
 
 def _outcome(contents: Contents, request: TurnRequest) -> LocalTurn | None:
@@ -340,32 +342,36 @@ def _outcome(contents: Contents, request: TurnRequest) -> LocalTurn | None:
     return LocalTurn(None, turn, contents.view()) if turn.status in OUTCOMES else None
 
 
-def _started(held: Held, request: TurnRequest, prompt: Message) -> LocalTurn:
+def started(
+    held: Held, prompts: Iterable[Message], key: str | None = None, fingerprint: str = ""
+) -> LocalTurn:
+    """Settle what an earlier turn left open, and commit a new turn with its prompt."""
     contents = held.contents
     _close_calls(held, contents.slots)
     if contents.turns and contents.turns[-1].status not in (*OUTCOMES, FAILED, STOPPED):
         contents.turns[-1].status = STOPPED
         held.turn(contents.turns[-1])
-    number = contents.turns[-1].number + 1 if contents.turns else 1
-    turn = Turn(number, request.key, request.fingerprint)
-    message = contents.place(clean_message(prompt))
-    held.begin(turn, message)
+    turn = Turn(contents.turns[-1].number + 1 if contents.turns else 1, key, fingerprint)
+    cleaned = [clean_message(message) for message in prompts]
+    held.begin(turn, cleaned)
     contents.turns.append(turn)
-    contents.take(message)
+    contents.add(cleaned)
     return LocalTurn(held, turn, contents.view())
 
 
-def _continued(held: Held, request: TurnRequest) -> LocalTurn:
+def continued(held: Held, request: TurnRequest) -> LocalTurn:
+    """Take up the unsettled turn; finished results are kept."""
     contents = held.contents
-    turn = contents.turn(request.key) or (contents.turns[-1] if contents.turns else None)
+    last = contents.turns[-1] if contents.turns else None
+    turn = contents.turn(request.key) or last
     if turn is None or turn.status in OUTCOMES:
         raise NothingToContinue("The session's last turn is finished; prompt() starts another.")
-    if turn is not contents.turns[-1]:
+    if turn is not last:
         raise NothingToContinue(
             f"Turn {turn.number} was interrupted and the session went on without it; "
             f"prompt again with a new key."
         )
-    began = [slot for slot in contents.slots if (slot[0].id, slot[1]) in turn.started]
+    began = [(call, place) for call, place in contents.slots if (call.id, place) in turn.started]
     _close_calls(held, [slot for slot in began if slot[0].name not in request.idempotent])
     if turn.status != RUNNING:
         turn.status, turn.error = RUNNING, ""

@@ -135,7 +135,7 @@ class MemoryHold:
         """Whether the lease is still held."""
         return self.room.owner is self
 
-    def begin(self, turn: Turn, prompt: Message) -> None:
+    def begin(self, turn: Turn, prompts: list[Message]) -> None:
         """Nothing to write: the contents are the store."""
 
     def message(self, message: Message) -> None:

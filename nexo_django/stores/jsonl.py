@@ -1,0 +1,329 @@
+"""Sessions in files: a message a line, as Brute writes them, with the turns in a file beside.
+
+`<log>.turns` holds what Brute's reader would not understand: keys, statuses, started calls.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from nexo_django import conf
+from nexo_django.exceptions import SessionBusy, StoreFailed
+from nexo_django.messages import ASSISTANT, COMPLETE, SYSTEM, Message, Usage
+from nexo_django.sanitize import clean_message
+from nexo_django.stores.base import DONE, RUNNING, STOPPED, TURN_STATUSES, TurnRequest
+from nexo_django.stores.jsonl_file import JSONLFile
+from nexo_django.stores.jsonl_lock import FileLock
+from nexo_django.stores.local import (
+    Contents,
+    LocalChat,
+    LocalTurn,
+    Turn,
+    continued,
+    counted,
+    missing,
+    started,
+)
+
+
+class JSONLStore:
+    """A directory with a log for each chat; several processes of one machine may share it."""
+
+    durable = True
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory)
+
+    def chat(self, agent_name: str, instance_id: str) -> JSONLChat:
+        """Give the handle of a chat."""
+        pair = (agent_name, instance_id)
+        return JSONLChat(self.directory / file_name(*pair), pair)
+
+
+class JSONLChat(LocalChat):
+    """The chat of one agent and instance, in a log of its own."""
+
+    def __init__(self, path: str | os.PathLike[str], name: tuple[str, str] = ("", "")) -> None:
+        # A replacement must reach the file, not a link to it.
+        self.path = Path(os.path.realpath(path))
+        self.name = name
+
+    def hold(self, wait: float, *, make: bool) -> JSONLHold:
+        """Take the lease, or raise SessionBusy after `wait` seconds."""
+        if not make and not self.exists():
+            raise missing(*self.name)
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreFailed(f"{self.path.parent} could not be made: {error}.") from error
+        lock = FileLock(beside(self.path, "lock"))
+        lock.acquire(wait)
+        try:
+            return JSONLHold(self.path, lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    def read(self) -> Contents:
+        """Give what is stored now."""
+        log, turns = _log(self.path), _turns(self.path)
+        notes = turns.read()
+        return _contents(log.read(), notes, log.size)
+
+    def exists(self) -> bool:
+        """Whether the chat is stored: a log that nothing was written to is none."""
+        return stored(self.path)
+
+    def history(self) -> Iterator[Message]:
+        """Give every message that was kept, archived ones too, in order."""
+        contents = Contents()
+        contents.add(_log(self.path).history())
+        return iter(contents.messages)
+
+    def cancel(self) -> bool:
+        """Ask the running turn to stop; False when none runs."""
+        turns = self.read().turns
+        if not turns or turns[-1].status != RUNNING or not self._busy():
+            return False
+        path, temporary = beside(self.path, "cancel"), beside(self.path, f"cancel.{os.getpid()}")
+        try:
+            temporary.write_text(str(turns[-1].number))
+            temporary.replace(path)
+        except OSError as error:
+            raise StoreFailed(f"{path} could not be written: {error}.") from error
+        return True
+
+    def delete(self) -> dict[str, int]:
+        """Delete the log with all that is beside it, and count what went."""
+        if not self.exists():
+            return {}
+        lock = FileLock(beside(self.path, "lock"))
+        lock.acquire(0)
+        try:
+            gone = counted(list(self.history()), len(self.read().turns))
+            # The log and its lock go last: while the log is there, delete() can be called again.
+            last = [self.path, beside(self.path, "lock")]
+            mine = [path for path in self.path.parent.iterdir() if _belongs(path, self.path)]
+            for path in [*(p for p in mine if p not in last), *last]:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreFailed(f"{self.path} could not be deleted: {error}.") from error
+        finally:
+            lock.release()
+        return gone
+
+    def _busy(self) -> bool:
+        lock = FileLock(beside(self.path, "lock"))
+        try:
+            lock.acquire(0)
+        except SessionBusy:
+            return True
+        lock.release()
+        return False
+
+
+class PathLog(JSONLChat):
+    """The log of a pipeline without a session: `SessionLog(path=...)` opens it for each turn."""
+
+    def begin(self, request: TurnRequest | list[Message]) -> LocalTurn:
+        """Take the lease, commit the messages a pipeline was started with, and give the turn.
+
+        Without a message but the system's: take up the unsettled turn, or raise
+        NothingToContinue.
+        """
+        if isinstance(request, TurnRequest):
+            return super().begin(request)
+        prompts = [message for message in request if message.role != SYSTEM]
+        held = self.hold(conf.get("TURN_WAIT"), make=bool(prompts))
+        try:
+            system = next((message for message in request if message.role == SYSTEM), None)
+            held.contents.system = system
+            return started(held, prompts) if prompts else continued(held, TurnRequest(None))
+        except BaseException:
+            held.release()
+            raise
+
+
+class JSONLHold:
+    """The lease of a log: its contents, and its files, open for writing."""
+
+    def __init__(self, path: Path, lock: FileLock) -> None:
+        self.path, self._owner = path, lock
+        self.lock = threading.RLock()
+        self._log, self._turns = _log(path), _turns(path)
+        try:
+            self._clear()
+            messages, notes = self._log.open(), self._turns.open()
+            self.contents = _contents(messages, notes, self._log.size)
+            self._settle(notes)
+        except BaseException:
+            self.release()
+            raise
+
+    def owned(self) -> bool:
+        """Whether the lease is still held."""
+        return self._owner.held()
+
+    def begin(self, turn: Turn, prompts: list[Message]) -> None:
+        """Write a new turn, then its prompt: a turn without one is void to the next reader."""
+        note = {"turn": turn.number, "key": turn.key, "fingerprint": turn.fingerprint}
+        self._turns.append({**note, "at": self._log.end()})
+        self._log.append(*(message.to_dict() for message in prompts))
+
+    def message(self, message: Message) -> None:
+        """Write a message."""
+        self._log.append(message.to_dict())
+
+    def turn(self, turn: Turn) -> None:
+        """Write a turn's status; its reply too if a key may ask for it."""
+        note = {"turn": turn.number, "status": turn.status, "error": turn.error}
+        if turn.key is not None and turn.status != RUNNING:
+            note["usage"] = turn.usage.to_dict()
+            note["reply"] = None if turn.reply is None else turn.reply.to_dict()
+        self._turns.append(note)
+
+    def started(self, turn: Turn, call: tuple[str, int]) -> None:
+        """Write that a call starts to run."""
+        self._turns.append({"turn": turn.number, "started": call[0], "position": call[1]})
+
+    def cancelled(self, number: int) -> bool:
+        """Whether that turn was asked to stop."""
+        with suppress(OSError):
+            return beside(self.path, "cancel").read_text() == str(number)
+        return False
+
+    def replace(self, messages: list[Message]) -> None:
+        """Write these messages in place of all; the replaced log is archived beside it."""
+        # The prompt is there, wherever the new log ends.
+        self._turns.append({"turn": self.contents.turns[-1].number, "at": -1})
+        self._log.replace([message.to_dict() for message in messages], archive=True)
+
+    def release(self) -> None:
+        """Give the lease back."""
+        with self.lock:
+            self._log.close()
+            self._turns.close()
+            self._owner.release()
+
+    def _clear(self) -> None:
+        """Remove what tells of a log that was deleted, and of a turn that is over."""
+        try:
+            beside(self.path, "cancel").unlink(missing_ok=True)
+            if not stored(self.path):
+                beside(self.path, "turns").unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreFailed(f"{self.path} could not be opened: {error}.") from error
+
+    def _settle(self, notes: list[dict[str, Any]]) -> None:
+        """Write what was inferred of the last turn: later messages would hide it."""
+        last = self.contents.turns[-1] if self.contents.turns else None
+        if last is None:
+            return
+        told = [note for note in notes if note["turn"] == last.number]
+        if not told:
+            for mark in last.started:
+                self.started(last, mark)
+        if not told or (last.status == DONE and all(n.get("status") != DONE for n in told)):
+            self.turn(last)
+
+
+def stored(path: Path) -> bool:
+    """Whether there is a log with something in it."""
+    try:
+        return path.stat().st_size > 0
+    except FileNotFoundError:
+        return False
+
+
+def beside(path: Path, what: str) -> Path:
+    """Give the path of a file that belongs to a log."""
+    return path.with_name(f"{path.name}.{what}")
+
+
+def file_name(agent_name: str, instance_id: str) -> str:
+    """Give the name of a chat's log: readable where it can be, and never another chat's."""
+    digest = hashlib.sha256(json.dumps([agent_name, instance_id]).encode()).hexdigest()
+    shown = [re.sub(r"[^A-Za-z0-9_-]+", "-", part)[:40] for part in (agent_name, instance_id)]
+    return f"{'.'.join(shown)}.{digest[:32]}.jsonl"
+
+
+def _log(path: Path) -> JSONLFile[Message]:
+    return JSONLFile(path, _message)
+
+
+def _turns(path: Path) -> JSONLFile[dict[str, Any]]:
+    return JSONLFile(beside(path, "turns"), _note)
+
+
+def _message(data: Mapping[str, Any]) -> Message:
+    return clean_message(Message.from_dict(data))
+
+
+def _note(data: dict[str, Any]) -> dict[str, Any]:
+    """Read a line about a turn; raises for one that was not written here."""
+    texts = [data.get(name, "") for name in ("error", "fingerprint", "started")]
+    numbers = [data.get(name, 0) for name in ("turn", "position", "at")]
+    texts += [data[name] for name in ("key",) if data.get(name) is not None]
+    if not all(isinstance(t, str) for t in texts) or not all(isinstance(n, int) for n in numbers):
+        raise ValueError("This is no line about a turn.")
+    if data.get("status", RUNNING) not in TURN_STATUSES or "turn" not in data:
+        raise ValueError("This is no line about a turn.")
+    note = dict(data)
+    if data.get("usage") is not None:
+        note["usage"] = Usage.from_dict(data["usage"])
+    if data.get("reply") is not None:
+        note["reply"] = Message.from_dict(data["reply"])
+    return note
+
+
+def _contents(messages: Iterable[Message], notes: list[dict[str, Any]], size: int) -> Contents:
+    contents = Contents()
+    contents.add(m for m in messages if m.role != SYSTEM)
+    turns: dict[int, Turn] = {}
+    begins: dict[int, int] = {}
+    for note in notes:
+        number = note["turn"]
+        begins[number] = note.get("at", begins.get(number, -1))
+        if "fingerprint" in note:
+            turns[number] = Turn(number, note.get("key"), note["fingerprint"])
+        _apply(turns.setdefault(number, Turn(number)), note)
+    contents.turns = [turns[number] for number in sorted(turns)]
+    if contents.turns and begins[contents.turns[-1].number] >= size:
+        contents.turns.pop()
+    _infer(contents)
+    return contents
+
+
+def _apply(turn: Turn, note: dict[str, Any]) -> None:
+    if "started" in note:
+        turn.started.add((note["started"], note.get("position", 0)))
+    if "status" in note:
+        turn.status, turn.error = note["status"], note.get("error", "")
+        turn.usage, turn.reply = note.get("usage", Usage()), note.get("reply")
+
+
+def _infer(contents: Contents) -> None:
+    """Add what the log itself tells of its last turn."""
+    if not contents.messages:
+        return
+    tail = contents.messages[-1]
+    answered = tail.role == ASSISTANT and not tail.calls and tail.status == COMPLETE
+    if not contents.turns:
+        # Another program wrote the log, and nobody knows which calls it started.
+        started = {(call.id, place) for call, place in contents.slots}
+        contents.turns.append(Turn(1, status=STOPPED, started=started))
+    last = contents.turns[-1]
+    if answered and last.status in (RUNNING, STOPPED):
+        last.status, last.reply, last.usage = DONE, contents.answer(), contents.spent()
+
+
+def _belongs(path: Path, log: Path) -> bool:
+    return path.name.startswith(f"{log.name}.")

@@ -1,0 +1,278 @@
+"""A file of JSON objects, one a line, that survives kills, full disks and foreign hands."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from nexo_django.exceptions import StoreFailed
+
+T = TypeVar("T")
+FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+ARCHIVE = ".archive-"
+
+
+@dataclass(frozen=True)
+class Lines(Generic[T]):
+    """A file's lines: the value of each, None for what is blank or no value.
+
+    `torn` is a last line that was not written to its end, and `size` the bytes before it;
+    `unended` tells that the last line lacks nothing but its newline.
+    """
+
+    raw: list[bytes]
+    values: list[T | None]
+    size: int
+    torn: bytes = b""
+    unended: bool = False
+
+    @property
+    def bad(self) -> list[int]:
+        """The indexes of whole lines that hold something, but no value."""
+        pairs = zip(self.raw, self.values, strict=True)
+        return [i for i, (raw, value) in enumerate(pairs) if value is None and raw.strip()]
+
+    @property
+    def found(self) -> list[T]:
+        """The values."""
+        return [value for value in self.values if value is not None]
+
+
+class JSONLFile(Generic[T]):
+    """A file of JSON objects; one process at a time may open it, any may read it.
+
+    `parse` gives the value of an object, or raises. What is no value is never fatal: the
+    owner copies it to `<path>.quarantine` and blanks its line, so that the numbers and the
+    places of lines stay.
+    """
+
+    def __init__(self, path: Path, parse: Callable[[Any], T]) -> None:
+        self.path, self.parse = path, parse
+        self.size = 0
+        self._fd: int | None = None
+        self._torn: int | None = None
+
+    def read(self) -> list[T]:
+        """Give the values that are there now; [] without a file. Changes nothing."""
+        with self._failing("read"):
+            try:
+                lines = self._lines(self.path.read_bytes())
+            except FileNotFoundError:
+                return []
+        self.size = lines.size
+        return lines.found
+
+    def open(self) -> list[T]:
+        """Open the file for its owner, mend what is broken in it, and give its values."""
+        with self._failing("opened"):
+            made = not self.path.exists()
+            self._fd = os.open(self.path, FLAGS | os.O_CREAT, 0o600)
+            if made:
+                _sync_directory(self.path)
+            self._drop_idle_archive()
+            lines = self._lines(self.path.read_bytes())
+            self._mend(lines)
+        self.size = lines.size
+        return lines.found
+
+    def append(self, *records: Mapping[str, Any]) -> None:
+        """Write records, each a whole line; on return they are on the disk.
+
+        A failure raises StoreFailed and leaves nothing behind that a later line could be
+        glued to.
+        """
+        with self._failing("written"):
+            self._write(b"".join(map(_line, records)))
+
+    def replace(self, records: Iterable[Mapping[str, Any]], *, archive: bool = False) -> None:
+        """Put records in place of all lines, at once or not at all.
+
+        With `archive` the replaced file stays beside it, as `<path>.archive-<n>-<lines>`:
+        `lines` of what follows it are made from it.
+        """
+        data = [_line(record) for record in records]
+        with self._failing("replaced"):
+            self._swap(b"".join(data), len(data) if archive else None)
+
+    def history(self) -> Iterator[T]:
+        """Give the values of the archives and the file, without those made from an archive."""
+        with self._failing("read"):
+            parts = self._parts()
+        made = 0
+        for data, next_made in parts:
+            yield from (v for v in self._lines(data).values[made:] if v is not None)
+            made = next_made
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            with suppress(OSError):
+                os.close(fd)
+
+    def _lines(self, data: bytes) -> Lines[T]:
+        *raw, last = data.split(b"\n")
+        values = [self._value(line) for line in raw]
+        if not last:
+            return Lines(raw, values, len(data))
+        # All but the newline may have been written, by us or by another program.
+        value = self._value(last)
+        if value is None:
+            return Lines(raw, values, len(data) - len(last), torn=last)
+        return Lines([*raw, last], [*values, value], len(data), unended=True)
+
+    def _value(self, line: bytes) -> T | None:
+        if not line.strip():
+            return None
+        try:
+            return self.parse(json.loads(line.decode()))
+        except Exception:  # whatever a foreign line does to the parser, it is no value
+            return None
+
+    def _mend(self, lines: Lines[T]) -> None:
+        bad = set(lines.bad)
+        broken = [*(lines.raw[i] for i in lines.bad), lines.torn]
+        if any(line.strip() for line in broken):
+            self._quarantine([line for line in broken if line.strip()])
+        if bad:
+            kept = [b" " * len(r) if i in bad else r for i, r in enumerate(lines.raw)]
+            self._swap(b"".join(line + b"\n" for line in kept), None)
+        elif lines.torn:
+            self._torn = lines.size
+            self._cut()
+        elif lines.unended:
+            self._write(b"\n")
+
+    def _quarantine(self, lines: list[bytes]) -> None:
+        path = self.path.with_name(f"{self.path.name}.quarantine")
+        fd = os.open(path, FLAGS | os.O_CREAT, 0o600)
+        try:
+            _write_all(fd, b"".join(line + b"\n" for line in lines))
+        finally:
+            os.close(fd)
+        _sync_directory(path)
+
+    def _write(self, data: bytes) -> None:
+        fd = self._owned()
+        if self._torn is not None:
+            self._cut()
+        start = self.end()
+        try:
+            _write_all(fd, data)
+        except BaseException:
+            self._torn = start
+            with suppress(OSError):
+                self._cut()
+            raise
+
+    def _cut(self) -> None:
+        fd = self._owned()
+        if self._torn is not None:
+            os.ftruncate(fd, self._torn)
+            os.fsync(fd)
+            self._torn = None
+
+    def _swap(self, data: bytes, made: int | None) -> None:
+        """Replace the file by way of a temporary one; the owner's descriptor follows."""
+        self._owned()
+        temporary = self.path.with_name(f"{self.path.name}.tmp")
+        temporary.unlink(missing_ok=True)
+        fd = os.open(temporary, FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            _write_all(fd, data)
+            if made is not None:
+                self._drop_idle_archive()
+                os.link(self.path, self._next_archive(made))
+            os.replace(temporary, self.path)
+        except BaseException:
+            os.close(fd)
+            temporary.unlink(missing_ok=True)
+            raise
+        self.close()
+        self._fd, self._torn = fd, None
+        _sync_directory(self.path)
+
+    def _next_archive(self, made: int) -> Path:
+        number = 1 + max((number for number, _, _ in self._archives()), default=0)
+        return self.path.with_name(f"{self.path.name}{ARCHIVE}{number:06}-{made}")
+
+    def _archives(self) -> list[tuple[int, int, Path]]:
+        """List the archives: number, lines made from it, path; the oldest first."""
+        prefix = f"{self.path.name}{ARCHIVE}"
+        found = []
+        for entry in os.scandir(self.path.parent):
+            number, _, made = entry.name.removeprefix(prefix).partition("-")
+            if entry.name.startswith(prefix) and number.isdecimal() and made.isdecimal():
+                found.append((int(number), int(made), Path(entry.path)))
+        return sorted(found)
+
+    def _drop_idle_archive(self) -> None:
+        """Remove an archive that is still the log itself: its replacement never happened."""
+        for _, _, path in self._archives()[-1:]:
+            if path.samefile(self.path):
+                path.unlink()
+
+    def _parts(self) -> list[tuple[bytes, int]]:
+        """Give the bytes of the archives and the log, and how many lines after each it made."""
+        try:
+            log = self.path.open("rb")
+        except FileNotFoundError:
+            return []
+        # Opened before the archives are listed: a replacement meanwhile shows in their inodes.
+        with log:
+            here = os.fstat(log.fileno())
+            archives = [(p, made) for _, made, p in self._archives()]
+            older = [(p, m) for p, m in archives if not os.path.samestat(here, p.stat())]
+            return [*((p.read_bytes(), m) for p, m in older), (log.read(), 0)]
+
+    def end(self) -> int:
+        """Give the open file's size."""
+        return os.fstat(self._owned()).st_size
+
+    def _owned(self) -> int:
+        if self._fd is None:
+            raise StoreFailed(f"{self.path} is closed.")
+        if not self._in_place(self._fd):
+            raise StoreFailed(f"{self.path} was removed or replaced while it was in use.")
+        return self._fd
+
+    def _in_place(self, fd: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(fd), self.path.stat())
+        except FileNotFoundError:
+            return False
+
+    @contextmanager
+    def _failing(self, verb: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreFailed(
+                f"{self.path} could not be {verb}: {error.strerror or type(error).__name__}. "
+                f"What it held before is kept."
+            ) from error
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode() + b"\n"
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(fd, left) :]
+    os.fsync(fd)
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
