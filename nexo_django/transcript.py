@@ -100,7 +100,8 @@ def repaired(messages: Sequence[Message], *, keep_open: bool = False) -> list[Me
     one, in the last step only unless `keep_open`; a result that came late goes to its call;
     one without a call, or a second one, is left out.
     """
-    system = next((m for m in messages if m.role == SYSTEM and m.says_something), None)
+    systems = (_without_calls(m) for m in messages if m.role == SYSTEM)
+    system = next((m for m in systems if m.says_something), None)
     entries = _paired([m for m in messages if m.role != SYSTEM])
     body: list[Message] = []
     for number, entry in enumerate(entries, start=1):
