@@ -128,7 +128,8 @@ class ChatAdmin(ReadOnlyAdmin):
         running = Case(
             When(leased, then=Value(True)), default=Value(False), output_field=BooleanField()
         )
-        return super().get_queryset(request).annotate(running=running)
+        chats: QuerySet[Any] = super().get_queryset(request).annotate(running=running)
+        return chats
 
     def get_search_fields(self, request: HttpRequest) -> tuple[str, ...]:
         """Give lookups that match from the beginning; the text of messages is not searched."""
@@ -178,10 +179,9 @@ class ChatAdmin(ReadOnlyAdmin):
 
     def get_actions(self, request: HttpRequest) -> Any:
         """Put our deletion in the place of the usual one, which would load every message."""
-        actions = super().get_actions(request)
-        if "delete_selected" in actions:
-            _function, name, description = actions["delete_selected"]
-            actions["delete_selected"] = (delete_chats, name, description)
+        actions: Any = super().get_actions(request)
+        if usual := actions.get("delete_selected"):
+            actions["delete_selected"] = (delete_chats, *usual[1:])
         return actions
 
 
@@ -208,7 +208,7 @@ def _delete(
         except SessionBusy:
             busy.append(str(chat))
             continue
-        model_admin.log_deletions(request, [chat])
+        model_admin.log_deletions(request, [chat])  # type: ignore[arg-type]
         deleted += 1
     return deleted, busy
 

@@ -61,14 +61,14 @@ class MessageAdmin(ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Give the messages with the beginning of their texts only."""
-        rows = super().get_queryset(request)
+        rows: QuerySet[Any] = super().get_queryset(request)
         in_list = request.resolver_match is not None and (
             request.resolver_match.url_name == "nexo_django_message_changelist"
         )
-        shown = rows.annotate(
+        rows = rows.annotate(
             beginning=Left("content", PREVIEW * 4 if in_list else WHOLE), length=Length("content")
         )
-        return shown.defer("content", *(("parts", "reasoning", "raw_usage") if in_list else ()))
+        return rows.defer("content", *(("parts", "reasoning", "raw_usage") if in_list else ()))
 
     @admin.display(description=_("text"))
     def preview(self, message: Any) -> str:

@@ -84,14 +84,15 @@ def transcript(chat: Chat, before: int | None = None, after: int | None = None) 
     )
 
 
-def _rows(chat: Chat) -> QuerySet[Message, Message]:
-    return (
+def _rows(chat: Chat) -> QuerySet[Any]:
+    rows: QuerySet[Any] = (
         Message._default_manager.filter(chat=chat)
         .select_related("answers", "turn")
         .prefetch_related("tool_calls")
         .annotate(beginning=Left("content", ENTRY), length=Length("content"))
         .defer("content", "raw_usage")
     )
+    return rows
 
 
 def _entry(row: Any) -> Entry:

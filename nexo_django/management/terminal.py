@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from collections.abc import Callable
 from typing import Any
 
 from django.core.management.base import OutputWrapper
@@ -34,8 +35,9 @@ class Terminal:
     """Print a turn as it happens: the model's words as they are, everything else dimmed."""
 
     def __init__(self, out: OutputWrapper, style: Style) -> None:
-        self.out, self.style = out, style
-        self.coloured = style.ERROR("x") != "x"
+        self.out = out
+        self.red: Callable[[str], str] = style.ERROR
+        self.coloured = self.red("x") != "x"
         self.at_line_start = True
 
     def say(self, text: str) -> None:
@@ -51,7 +53,7 @@ class Terminal:
     def failure(self, text: str) -> None:
         """Print an error on a line of its own."""
         self.end_line()
-        self._write(f"{self.style.ERROR(clean(text))}\n")
+        self._write(f"{self.red(clean(text))}\n")
 
     def end_line(self) -> None:
         """Begin a new line unless at the start of one."""
@@ -98,11 +100,11 @@ def _json(value: Any) -> str:
 
 
 def _result(payload: dict[str, Any]) -> str:
-    mark = "failed" if payload.get("is_error") else "gave"
-    return f"  {payload['name']} {mark}: {payload['content']}"
+    failed = " failed" if payload["is_error"] else ""
+    return f"← {payload['name']}{failed}: {payload['content']}"
 
 
-LINES = {
+LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     events.TOOL_CALL: lambda p: f"→ {p['name']} {_json(p['arguments'])}",
     events.TOOL_RESULT: _result,
     events.RETRY: lambda p: f"The provider failed ({p['error']}); trying again in {p['wait']} s.",
