@@ -103,7 +103,7 @@ def _parameters(name: str, function: Callable[..., Any]) -> list[inspect.Paramet
     for parameter in parameters:
         if parameter.kind in _UNNAMED:
             raise ConfigurationError(
-                f"The tool {name} takes {parameter} by position; a model gives every argument "
+                f"The tool {name} takes {parameter.name} by position; a model gives every argument "
                 f"by name."
             )
         if parameter.name in ("self", "cls"):

@@ -1,0 +1,85 @@
+"""What a tool returned, as the text that the model reads."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.utils.translation import gettext_lazy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from nexo_django.tools import ToolResult
+from nexo_django.tools.results import as_result, as_text
+
+
+class Point(BaseModel):
+    x: int
+
+
+@dataclasses.dataclass
+class Line:
+    start: Point
+    note: str
+
+
+def counting() -> Iterator[int]:
+    yield from range(3)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("as it is", "as it is"),
+        ("nul \x00", "nul \ufffd"),
+        (None, ""),
+        (True, "true"),
+        (3, "3"),
+        ({"é": [1, None]}, '{"é": [1, null]}'),
+        (Point(x=1), '{"x": 1}'),
+        (Line(Point(x=1), "n"), '{"start": {"x": 1}, "note": "n"}'),
+        ([datetime.date(2020, 1, 2), Decimal("1.10")], '["2020-01-02", "1.10"]'),
+        ({"a": float("nan")}, '{"a": "NaN"}'),
+        (counting(), "[0, 1, 2]"),
+        (b"caf\xc3\xa9", "café"),
+        (bytearray(b"\xff\x00\x01"), "(3 bytes that are not text)"),
+        (gettext_lazy("Yes"), "Yes"),
+        ([gettext_lazy("Yes")], '["Yes"]'),
+    ],
+)
+def test_as_text(value: Any, text: str) -> None:
+    assert as_text(value) == text
+
+
+@pytest.mark.django_db
+def test_a_queryset_is_a_list() -> None:
+    users = get_user_model().objects
+    users.create_user(username="mac")
+    assert as_text(users.values("username")) == '[{"username": "mac"}]'
+    assert as_text(users.all()) == '["mac"]'
+
+
+def test_what_holds_itself_is_text_still() -> None:
+    value: list[Any] = []
+    value.append(value)
+    assert json.loads(as_text(value)) == ["[[...]]"]
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.recursive(st.text() | st.floats() | st.binary(), st.lists))
+def test_any_value_is_text(value: Any) -> None:
+    as_text(value).encode()
+
+
+def test_results_are_not_wrapped_twice() -> None:
+    result = ToolResult({"a": 1}, is_error=True)
+    assert as_result(result) is result
+    assert result.text == '{"a": 1}'
+    assert as_result("x") == ToolResult("x")
