@@ -189,7 +189,10 @@ def delete_chats(model_admin: ChatAdmin, request: HttpRequest, queryset: Any) ->
     """Ask, then delete the chosen chats but those in which a turn runs."""
     if not request.POST.get("post"):
         return delete_selected(model_admin, request, queryset)
-    deleted, busy = _delete(model_admin, request, queryset.iterator(chunk_size=100))
+    # Keys first: no cursor stays open over the deletions.
+    keys = list(queryset.values_list("pk", flat=True))
+    found = (chat for key in keys if (chat := queryset.filter(pk=key).first()))
+    deleted, busy = _delete(model_admin, request, found)
     if deleted:
         text = ngettext("%d chat was deleted.", "%d chats were deleted.", deleted) % deleted
         messages.success(request, text)

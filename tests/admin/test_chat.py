@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from itertools import chain
 
 import pytest
 from django.contrib.auth.models import User
@@ -59,12 +60,12 @@ def test_long_conversations_are_paged(boss):
         response = boss.get(page_of(chat) + response.context["earlier"].partition("#")[0])
         seen.insert(0, [e.row.pk for e in response.context["transcript"].entries])
     rows = list(Message.objects.filter(chat=chat).order_by("position").values_list("pk", flat=True))
-    assert sum(seen, []) == rows
+    assert list(chain(*seen)) == rows
     again = [seen[0]]
     while response.context["later"]:
         response = boss.get(page_of(chat) + response.context["later"].partition("#")[0])
         again.append([e.row.pk for e in response.context["transcript"].entries])
-    assert sum(again, []) == rows
+    assert list(chain(*again)) == rows
 
 
 @pytest.mark.parametrize("value", ["x", "-1", "9" * 30, "²", ""])

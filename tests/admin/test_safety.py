@@ -15,17 +15,17 @@ OURS = [Chat, Turn, Message, ToolCall, Model]
 pytestmark = pytest.mark.django_db
 
 
-def hostile(model, **links):
+def hostile(table, **links):
     """Make a row with the script in every field that takes text."""
     values = dict(links)
-    for field in model._meta.concrete_fields:
+    for field in table._meta.concrete_fields:
         if field.name in values or field.choices or field.primary_key:
             continue
         if isinstance(field, models.JSONField):
             values[field.name] = {SCRIPT: [SCRIPT, {"text": SCRIPT}]}
         elif isinstance(field, models.CharField | models.TextField):
             values[field.name] = SCRIPT[: field.max_length] if field.max_length else SCRIPT
-    return model._base_manager.bulk_create([model(**values)])[0]
+    return table._base_manager.bulk_create([table(**values)])[0]
 
 
 @pytest.fixture
