@@ -142,7 +142,7 @@ def _check(case: Case) -> dict[str, Any]:
             wrong, f"{case.name}-next", workers.run(case.instance, f"{case.name}-next", "plain")
         )
         found = asdict(findings(case.instance))
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         wrong.append(f"{type(error).__name__}: {error}")
         found = {kind: [] for kind in KINDS}
     found["broken"] += wrong
@@ -179,8 +179,13 @@ def _expect(wrong: list[str], name: str, content: str) -> None:
         wrong.append(f"{name} got {content!r}")
 
 
-def plan(points: dict[str, dict[str, Any]], kills: int, dice: random.Random) -> list[Case]:
-    """Choose the kills: every point in turn, then again with another way to go on; a fifth by time."""
+def plan(
+    points: dict[str, dict[str, Any]], kills: int, dice: random.Random, timed: int = 5
+) -> list[Case]:
+    """Choose the cases: every point in turn, then again with another way to go on.
+
+    Each `timed`th is a kill at a random time.
+    """
     every = [
         (shape, fresh, point)
         for shape, counts in points.items()
@@ -194,7 +199,7 @@ def plan(points: dict[str, dict[str, Any]], kills: int, dice: random.Random) -> 
         # Each round of all the points goes on in another way.
         afterwards = AFTERWARDS[(number + number // len(every)) % len(AFTERWARDS)]
         case = Case(shape, fresh, point, afterwards)
-        if number % 5 == 4:
+        if timed and number % timed == timed - 1:
             case.after, case.point = dice.uniform(0, points[shape]["seconds"] * 1.2), 0
         case.real_takeover = number % 100 == 50
         cases.append(case)

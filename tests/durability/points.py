@@ -38,11 +38,19 @@ class Points:
         self.instance = ""
         self.disarm()
 
-    def arm(self, at: int = 0, action: Action | None = None, *, sql_only: bool = False) -> None:
-        """Count from now on, and act at point number `at`."""
+    def arm(
+        self,
+        at: int = 0,
+        action: Action | None = None,
+        *,
+        sql_only: bool = False,
+        sticky: bool = False,
+    ) -> None:
+        """Count from now on, and act at point number `at`; if `sticky` at every later one too."""
         with self.lock:
             self.labels: list[str] = []
-            self.armed, self.at, self.action, self.sql_only = True, at, action, sql_only
+            self.armed, self.at, self.action = True, at, action
+            self.sql_only, self.sticky = sql_only, sticky
             self.phase, self.fired, self.prompting = BEFORE, "", False
 
     def disarm(self) -> None:
@@ -63,9 +71,10 @@ class Points:
             if not self.armed or (self.sql_only and connection is None):
                 return
             self.labels.append(label)
-            if len(self.labels) != self.at or self.action is None:
+            due = len(self.labels) >= self.at if self.sticky else len(self.labels) == self.at
+            if self.action is None or not self.at or not due:
                 return
-            self.fired = f"{self.phase}: {label}"
+            self.fired = self.fired or f"{self.phase}: {label}"
         self.action(label, connection)
 
     def statement(self, sql: str, connection: Any) -> None:
@@ -127,9 +136,9 @@ def _watch(sender: Any, connection: Any, **kwargs: Any) -> None:
 
 
 @contextmanager
-def armed(at: int = 0, action: Action | None = None, *, sql_only: bool = False) -> Iterator[Points]:
-    """Count within the block."""
-    points.arm(at, action, sql_only=sql_only)
+def armed(at: int = 0, action: Action | None = None, **options: bool) -> Iterator[Points]:
+    """Count within the block; see Points.arm()."""
+    points.arm(at, action, **options)
     try:
         yield points
     finally:

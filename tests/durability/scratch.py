@@ -13,9 +13,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 
 def vendor(url: str) -> str:
-    """Give sqlite, postgresql or mysql."""
+    """Give sqlite, which is also what no URL means, postgresql or mysql."""
     scheme = urlsplit(url).scheme
-    if scheme.startswith("sqlite"):
+    if not scheme or scheme.startswith("sqlite"):
         return "sqlite"
     return "postgresql" if scheme.startswith(("postgres", "psql", "pgsql")) else "mysql"
 
@@ -31,7 +31,7 @@ def database(url: str | None) -> Iterator[str]:
 
     Without a URL, and on SQLite, it is a file in a directory of its own.
     """
-    if not url or vendor(url) == "sqlite":
+    if vendor(url or "") == "sqlite":
         folder = tempfile.mkdtemp(prefix="nexo-durability-")
         try:
             yield f"sqlite:///{Path(folder) / 'durability.sqlite3'}"

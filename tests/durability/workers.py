@@ -59,7 +59,7 @@ def repeatable(mark: str) -> str:
 
 
 def _act(mark: str, kind: str) -> str:
-    instance, name, call = mark.split("/")
+    instance, _name, call = mark.split("/")
     points.enter(TOOLS)
     points.reach("before the effect")
     if os.environ.get("NEXO_TEST_TOOL_DIES") == call:
