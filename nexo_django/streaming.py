@@ -13,8 +13,9 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-from nexo_django.connections import in_test_transaction, release_thread
+from nexo_django.connections import release_thread
 from nexo_django.events import Event, OnEvent
+from nexo_django.middleware.parallel import in_transaction
 from nexo_django.pool import in_pool
 
 Run = Callable[[OnEvent], Any]
@@ -54,7 +55,7 @@ class _Feed:
 
 def iterate(run: Run) -> Iterator[Event]:
     """Run a turn in a thread and give its events as they happen; raise what it raised."""
-    if in_test_transaction():
+    if in_transaction():
         # Another thread would not see the test's transaction: the turn runs first, whole.
         events: list[Event] = []
         run(lambda type, payload: events.append(Event(type, payload)))

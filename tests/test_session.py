@@ -263,10 +263,10 @@ def test_cancel_stops_a_turn_between_two_steps():
     assert session.prompt("again").status == "done"
 
 
-def test_the_deadline_ends_a_turn():
+def test_the_deadline_ends_a_turn(store):
     steps = [asking(call("weather", city=str(n))) for n in range(9)]
     agent = make_agent(Script(*steps), tools=[weather], max_turns=9)
-    with override_settings(NEXO={"TURN_DEADLINE": 0.000001}):
+    with override_settings(NEXO={"SESSION_STORE": store, "TURN_DEADLINE": 0.000001}):
         session = Session.resume(agent, "late")
         with pytest.raises(LimitExceeded):
             session.prompt("go")
@@ -407,7 +407,7 @@ def test_the_twins_do_the_same():
 def test_a_blocking_verb_in_an_event_loop_names_its_twin():
     async def scenario():
         session = Session.resume(make_agent(Script()), "loop")
-        with pytest.raises(SynchronousOnlyOperation, match="await session.aprompt"):
+        with pytest.raises(SynchronousOnlyOperation, match=r"await session\.aprompt"):
             session.prompt("hello")
         with pytest.raises(SynchronousOnlyOperation, match="ahistory"):
             session.history()
