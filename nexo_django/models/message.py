@@ -132,16 +132,18 @@ class AbstractMessage(models.Model):
         verbose_name_plural = _("messages")
         ordering = ["chat", "position"]
         constraints = [
-            models.UniqueConstraint(
-                fields=["chat", "position"], name="%(app_label)s_msg_position"
-            ),
+            models.UniqueConstraint(fields=["chat", "position"], name="%(app_label)s_msg_position"),
             models.CheckConstraint(
                 condition=Q(role=Role.SYSTEM, position=0)
                 | (~Q(role=Role.SYSTEM) & Q(position__gt=0)),
                 name="%(app_label)s_msg_system",
             ),
-            models.CheckConstraint(condition=Q(role__in=Role.values), name="%(app_label)s_msg_role"),
-            models.CheckConstraint(condition=Q(kind__in=Kind.values), name="%(app_label)s_msg_kind"),
+            models.CheckConstraint(
+                condition=Q(role__in=Role.values), name="%(app_label)s_msg_role"
+            ),
+            models.CheckConstraint(
+                condition=Q(kind__in=Kind.values), name="%(app_label)s_msg_kind"
+            ),
             models.CheckConstraint(
                 condition=Q(status__in=MessageStatus.values), name="%(app_label)s_msg_status"
             ),
@@ -149,23 +151,6 @@ class AbstractMessage(models.Model):
 
     def __str__(self) -> str:
         return f"{self.role} {self.position}"
-
-    @classmethod
-    def from_value(cls, value: Value, **links: Any) -> Self:
-        """Make the unsaved row of a value; `links` are its foreign keys."""
-        row = cls(**values.message_columns(value), **links)
-        if row.answers_id is not None and row.extra:
-            row.extra = {k: v for k, v in row.extra.items() if k != "tool_call_id"} or None
-        row.new_calls = value.calls
-        return row
-
-    def value(self) -> Value:
-        """Give the message as a value; a stored row asks for its calls."""
-        calls = self.new_calls
-        if not self._state.adding and self.role == Role.ASSISTANT:
-            calls = [call.value() for call in self.tool_calls.order_by("index")]
-        answers = None if self.answers is None else self.answers.value().id
-        return values.message_value(self, calls, answers)
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Store the message for good.
@@ -184,6 +169,30 @@ class AbstractMessage(models.Model):
         else:
             super().save(*args, **kwargs)
 
+    @classmethod
+    def from_value(cls, value: Value, **links: Any) -> Self:
+        """Make the unsaved row of a value; `links` are its foreign keys."""
+        row = cls(**values.message_columns(value), **links)
+        if row.answers_id is not None and row.extra:
+            row.extra = {k: v for k, v in row.extra.items() if k != "tool_call_id"} or None
+        row.new_calls = value.calls
+        return row
+
+    def value(self) -> Value:
+        """Give the message as a value; a stored row asks for its calls."""
+        calls = self.new_calls
+        if not self._state.adding:
+            calls = [call.value() for call in self.tool_calls.order_by("index")]
+        answers = None if self.answers is None else self.answers.value().id
+        return values.message_value(self, calls, answers)
+
+    def withdrawal(self) -> dict[str, Any]:
+        """Give what the chat's totals lose with this message; what was used stays used."""
+        return {
+            "message_count": F("message_count") - 1,
+            "token_count": F("token_count") - self.token_count,
+        }
+
     def _ready(self) -> None:
         value = clean_message(values.message_value(self, self.new_calls))
         for name, column in values.message_columns(value).items():
@@ -194,10 +203,12 @@ class AbstractMessage(models.Model):
 
     def _totals(self) -> dict[str, Any]:
         used = {field.attname: getattr(self, field.attname) for field in self._meta.concrete_fields}
+        now = timezone.now()
         return {
             "message_count": F("message_count") + 1,
             "token_count": F("token_count") + self.token_count,
-            "last_message_at": timezone.now(),
+            "last_message_at": now,
+            "updated": now,
             **usage.moves(used),
         }
 

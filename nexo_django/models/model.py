@@ -48,9 +48,10 @@ class Model(models.Model):
         facts = catalogue.facts(litellm_id)
         address = {"provider": facts.provider, "model_id": facts.model_id}
         rows = cls._default_manager.using(using)
-        return rows.filter(**address).first() or rows.get_or_create(
-            **address, defaults=columns(facts)
-        )[0]
+        return (
+            rows.filter(**address).first()
+            or rows.get_or_create(**address, defaults=columns(facts))[0]
+        )
 
     def is_named(self, litellm_id: str) -> bool:
         """Whether the row is the model of that id."""

@@ -1,0 +1,293 @@
+"""The durable store: chats in the database, safe among processes by a lease and its fence."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from django.db import IntegrityError, router
+from django.db.models import F
+from django.utils import timezone
+
+from nexo_django import conf, connections, leases
+from nexo_django.exceptions import (
+    KeyConflict,
+    NothingToContinue,
+    SessionBusy,
+    SessionNotFound,
+    brief,
+)
+from nexo_django.leases import Lease
+from nexo_django.messages import ASSISTANT, Message, Usage
+from nexo_django.models import Model, Tables, tables
+from nexo_django.models.clock import DatabaseTime
+from nexo_django.stores import removal, rows
+from nexo_django.stores.base import (
+    AWAITING_ANSWER,
+    AWAITING_APPROVAL,
+    RUNNING,
+    STOPPED,
+    TurnRequest,
+)
+from nexo_django.stores.database_turn import OUTCOMES, DatabaseTurn, Place
+from nexo_django.stores.repair import repair
+from nexo_django.transcript import repaired
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
+
+
+class DatabaseStore:
+    """Chats in the database that the router names for writing them."""
+
+    durable = True
+
+    def chat(self, agent_name: str, instance_id: str) -> DatabaseChat:
+        """Give the handle of a chat without any I/O."""
+        return DatabaseChat(agent_name, instance_id)
+
+
+class _Raced(Exception):
+    """Another changed the chat between our look and our claim."""
+
+
+class DatabaseChat:
+    """The chat of one agent and instance; made by the first turn."""
+
+    def __init__(self, agent_name: str, instance_id: str) -> None:
+        self.agent_name, self.instance_id = agent_name, instance_id
+        self.tables: Tables = tables()
+        self.alias: str = router.db_for_write(self.tables.chat)
+
+    def begin(self, request: TurnRequest) -> DatabaseTurn:
+        """Take the lease and commit the prompt; see StoredChat."""
+        connections.outside_transaction(self.alias)
+        wait = conf.get("TURN_WAIT") if request.wait is None else request.wait
+        until, pause = time.monotonic() + wait, FIRST_PAUSE
+        while True:
+            with connections.mapped("read"):
+                chat = self._find()
+                busy = _busy_for(chat)
+                keyed = self._keyed(chat, request)
+            if keyed is not None and keyed.status in OUTCOMES:
+                return self._finished(chat, keyed)
+            if busy is None:
+                turn = self._begin(chat, keyed, request)
+                if turn is not None:
+                    return turn
+                continue
+            self._wait(until, pause, busy)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    def exists(self) -> bool:
+        """Whether the chat is stored."""
+        with connections.mapped("read"):
+            return bool(self._rows().exists())
+
+    def view(self) -> list[Message]:
+        """Give the messages the model would see."""
+        with connections.mapped("read"):
+            chat = self._find()
+            return [] if chat is None else repaired(rows.view(chat, self._messages()).values())
+
+    def history(self) -> Iterator[Message]:
+        """Give every message that was kept, compacted ones too, in order."""
+        with connections.mapped("read"):
+            found = self._rows().values_list("pk", flat=True).first()
+            if found is not None:
+                yield from rows.history(found, self._messages())
+
+    def usage(self) -> Usage:
+        """Give the sum of what the chat's model calls used."""
+        with connections.mapped("read"):
+            chat = self._rows().first()
+            return Usage() if chat is None else chat.usage
+
+    def cancel(self) -> bool:
+        """Ask the running turn to stop; False when none runs."""
+        running = self._rows().leased().filter(open_turn__isnull=False)
+        with connections.mapped():
+            return bool(running.update(cancel_turn=F("open_turn")))
+
+    def delete(self) -> dict[str, int]:
+        """Delete the chat and everything of it, and count what went, by kind."""
+        with connections.mapped():
+            chat = self._find()
+            if chat is None:
+                return {}
+            gone = removal.remove(self.tables, self.alias, chat.pk)
+        if gone is None:
+            raise SessionBusy(
+                f"A turn of {self._name()} is running; cancel it, then delete the session.",
+                retry_after=_busy_for(chat) or 0.0,
+            )
+        return gone
+
+    def _find(self) -> Any:
+        """Read the chat's row, its lease as the database's clock sees it."""
+        chats = self._rows().select_related("model", "current_compaction")
+        return chats.annotate(now=DatabaseTime()).first()
+
+    def _rows(self) -> Any:
+        chats = self.tables.chat.objects.using(self.alias).order_by()
+        return chats.filter(agent_name=self.agent_name, instance_id=self.instance_id)
+
+    def _messages(self) -> Any:
+        return self.tables.message.objects.using(self.alias)
+
+    def _turns(self) -> Any:
+        return self.tables.turn._base_manager.using(self.alias)
+
+    def _keyed(self, chat: Any, request: TurnRequest) -> Any:
+        """Find the key's turn; refuse the key if it had another prompt."""
+        if chat is None or request.key is None or request.prompt is None:
+            return None
+        turn = self._turns().filter(chat=chat, key=request.key).first()
+        if turn is not None and turn.fingerprint != request.fingerprint:
+            raise KeyConflict(
+                f"The key {brief(request.key)} was used for turn {turn.number} with another "
+                f"prompt; take a new key for a new prompt."
+            )
+        return turn
+
+    def _wait(self, until: float, pause: float, busy: float) -> None:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise SessionBusy(f"Another turn of {self._name()} is running.", retry_after=busy)
+        connections.release(self.alias)
+        # Those that wait must not all come back at once.
+        time.sleep(min(left, random.uniform(pause / 2, pause)))  # noqa: S311
+
+    def _begin(self, chat: Any, keyed: Any, request: TurnRequest) -> DatabaseTurn | None:
+        """Take the lease for a new turn or the open one; None if another was faster."""
+        row = self._taken_up(chat, keyed, request)
+        with connections.mapped():
+            model_id = self._model_id(chat, request.model)
+        try:
+            if row is None:
+                chat, lease, row = connections.first(
+                    self.alias, lambda: self._start(chat, request, model_id)
+                )
+            else:
+                lease = connections.first(self.alias, lambda: self._resume(chat, row, model_id))
+        except _Raced:
+            return None
+        place = Place(self.tables, self.alias, chat.pk, chat.next_position, model_id)
+        turn = DatabaseTurn(place, lease, row)
+        try:
+            leases.keep(lease)
+            self._load(turn, chat, None if request.prompt and keyed is None else request.idempotent)
+        except BaseException:
+            turn.close()
+            raise
+        return turn
+
+    def _taken_up(self, chat: Any, keyed: Any, request: TurnRequest) -> Any:
+        """Give the turn to go on with, or None for a new one."""
+        if request.prompt is not None and keyed is None:
+            return None
+        if chat is None:
+            raise SessionNotFound(f"There is no session of {self._name()}; a prompt makes it.")
+        if keyed is not None and keyed.number != chat.open_turn:
+            raise NothingToContinue(
+                f"Turn {keyed.number} was interrupted and the session went on without it; "
+                f"prompt again with a new key."
+            )
+        with connections.mapped("read"):
+            row = keyed or self._turns().filter(chat=chat, number=chat.open_turn).first()
+        if row is None:
+            raise NothingToContinue("The session's last turn is finished; prompt() starts another.")
+        return row
+
+    def _model_id(self, chat: Any, model: str | None) -> int | None:
+        stored = None if chat is None else chat.model
+        if model is None:
+            return None if stored is None else int(stored.pk)
+        if stored is not None and stored.is_named(model):
+            return int(stored.pk)
+        return Model.named(model, self.alias).pk
+
+    def _start(
+        self, chat: Any, request: TurnRequest, model_id: int | None
+    ) -> tuple[Any, Lease, Any]:
+        """Claim the chat, made if need be, and store the turn and its prompt."""
+        assert request.prompt is not None
+        chats, alias = self.tables.chat, self.alias
+        made = chat is None
+        if made:
+            chat = chats(agent_name=self.agent_name, instance_id=self.instance_id)
+            try:
+                chat.save(using=alias, force_insert=True)
+            except IntegrityError:
+                raise _Raced from None
+        lease = Lease(chats, alias, chat.pk)
+        at, number = chat.next_position, chat.next_turn
+        turn = self.tables.turn(chat_id=chat.pk, number=number, key=request.key)
+        turn.fingerprint = request.fingerprint
+        prompt = self.tables.message.from_value(request.prompt, chat_id=chat.pk)
+
+        def put(totals: dict[str, Any]) -> int:
+            seen = {"next_position": at, "next_turn": number}
+            after = {"next_position": at + 1, "next_turn": number + 1, "open_turn": number}
+            if not lease.claim(seen, model_id=model_id, **after, **totals):
+                raise _Raced
+            if chat.open_turn is not None:
+                self._settle(chat)
+            turn.save(using=alias, force_insert=True)
+            prompt.turn = turn
+            return int(at)
+
+        prompt.place = put
+        prompt.save(using=alias, force_insert=True)
+        chat.next_position = at + 1
+        return chat, lease, turn
+
+    def _settle(self, chat: Any) -> None:
+        """Say of a turn that nobody runs any more that it was interrupted."""
+        left = self._turns().filter(
+            chat=chat,
+            number=chat.open_turn,
+            status__in=(RUNNING, AWAITING_APPROVAL, AWAITING_ANSWER),
+        )
+        left.update(status=STOPPED, finished=timezone.now())
+
+    def _resume(self, chat: Any, row: Any, model_id: int | None) -> Lease:
+        """Claim the chat to go on with its open turn."""
+        lease = Lease(self.tables.chat, self.alias, chat.pk)
+        seen = {"next_turn": chat.next_turn, "open_turn": row.number}
+        if not lease.claim(seen, model_id=model_id):
+            raise _Raced
+        row.status, row.error, row.finished = RUNNING, "", None
+        row.save(using=self.alias, update_fields=["status", "error", "finished"])
+        return lease
+
+    def _load(self, turn: DatabaseTurn, chat: Any, idempotent: frozenset[str] | None) -> None:
+        """Load the turn's view, mended; with `idempotent` it may have calls still to run."""
+        keep_open = idempotent is not None
+        with connections.mapped("read"):
+            loaded = rows.view(chat, self._messages())
+        repair(turn, loaded, keep_open=keep_open, idempotent=idempotent or frozenset())
+        turn.system = next((row for row in loaded.messages if row.position == 0), None)
+        turn.messages = repaired(loaded.values(), keep_open=keep_open)
+        connections.release(self.alias)
+
+    def _finished(self, chat: Any, row: Any) -> DatabaseTurn:
+        """Give a turn that was finished before, with the reply that it had."""
+        turn = DatabaseTurn(Place(self.tables, self.alias, chat.pk, 0), None, row)
+        answers = self._messages().filter(turn=row, role=ASSISTANT).order_by("-position")
+        with connections.mapped("read"):
+            answer = answers.first()
+            turn.reply = Message(ASSISTANT) if answer is None else answer.value()
+        return turn
+
+    def _name(self) -> str:
+        return f"{brief(self.agent_name)} for {brief(self.instance_id)}"
+
+
+def _busy_for(chat: Any) -> float | None:
+    """Give for how many seconds another has the chat's lease, or None if it is free."""
+    if chat is None or not chat.lease_token or chat.lease_expires_at is None:
+        return None
+    left: float = (chat.lease_expires_at - chat.now).total_seconds()
+    return max(left, 0.001) if left >= 0 else None

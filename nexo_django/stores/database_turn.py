@@ -1,0 +1,284 @@
+"""A turn under way in the database: every write is one short transaction behind the fence."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils import timezone
+
+from nexo_django import connections
+from nexo_django.exceptions import LeaseLost, StoreFailed, TurnCancelled, brief
+from nexo_django.leases import Lease
+from nexo_django.messages import (
+    ASSISTANT,
+    COMPLETE,
+    COUNTS,
+    INTERRUPTED,
+    SYSTEM,
+    TOOL,
+    Message,
+    ToolCall,
+    Usage,
+)
+from nexo_django.models import Tables
+from nexo_django.models.tool_call import OPEN, CallStatus
+from nexo_django.models.values import message_value
+from nexo_django.sanitize import clean_message, clean_text
+from nexo_django.stores.base import CANCELLED, DONE, RUNNING, TURN_LIMIT
+from nexo_django.transcript import distinct
+
+logger = logging.getLogger(__name__)
+
+# What a turn does not go on from.
+OUTCOMES = (DONE, TURN_LIMIT, CANCELLED)
+POLL_SECONDS = 0.5
+
+
+@dataclass
+class Place:
+    """Where a turn writes: its tables and database, and the chat's next position."""
+
+    tables: Tables
+    alias: str
+    chat_id: int
+    next_position: int
+    model_id: int | None = None
+
+
+class DatabaseTurn:
+    """An open turn; also the recorder of its messages. Threads may share it."""
+
+    def __init__(self, place: Place, lease: Lease | None, row: Any) -> None:
+        self.number, self.key, self.status = row.number, row.key, row.status
+        self.usage: Usage = row.usage
+        self.messages: list[Message] = []
+        self.reply: Message | None = None
+        self.place, self.lease, self.row = place, lease, row
+        # The stored system message, and the calls of the last step by their ids.
+        self.system: Any = None
+        self.calls: dict[str, Any] = {}
+        self._lock = threading.RLock()
+        self._thread = threading.get_ident()
+        self._polled = time.monotonic()
+
+    def append(self, message: Message) -> Message:
+        """Commit a message and give it as it was stored."""
+        if message.role == SYSTEM:
+            return self.set_system(message.content) or message
+        with self._lock:
+            value = distinct(clean_message(message))
+            call = self.calls.get(value.tool_call_id or "") if value.role == TOOL else None
+            if call is not None:
+                return self._result(value, call)
+            return self._message(value)
+
+    def set_system(self, text: str | None) -> Message | None:
+        """Make this the one system message, or take it away; writes only what changes."""
+        with self._lock:
+            row, text = self.system, clean_text(text or "")
+            if text == ("" if row is None else row.content):
+                return None if row is None else message_value(row)
+            with self.writing():
+                self.system = self._put_system(row, text) if text else self._drop_system(row)
+            return None if self.system is None else message_value(self.system)
+
+    def start_call(self, call: ToolCall) -> None:
+        """Commit that a tool call starts to run; a call that has started does not again."""
+        with self._lock:
+            row = self.calls.get(call.id)
+            if row is None:
+                return
+            with self.writing():
+                self.fence()
+                waiting = self._calls().filter(pk=row.pk, status=CallStatus.PENDING)
+                if not waiting.update(status=CallStatus.RUNNING, started=timezone.now()):
+                    raise StoreFailed(f"The call {brief(call.id)} has been started before.")
+
+    def checkpoint(self) -> None:
+        """Raise if the turn was cancelled or lost its lease; asks the database at most twice a
+        second, and leaves it to the next write to fail where it can't be asked.
+        """
+        lease = self._held()
+        if lease.lost:
+            raise self._lost()
+        if time.monotonic() - self._polled < POLL_SECONDS:
+            return
+        self._polled = time.monotonic()
+        try:
+            with connections.mapped("read"):
+                found = lease.read("cancel_turn")
+        except StoreFailed as error:
+            logger.warning("turn=%s checkpoint: %s", self.number, error)
+            return
+        finally:
+            self._give_back()
+        if found is None:
+            raise self._lost()
+        if found[0] == self.number:
+            raise TurnCancelled(f"Turn {self.number} was cancelled.")
+
+    def finish(self, status: str, error: str = "") -> None:
+        """Commit how the turn ended; an answer without calls has committed DONE itself."""
+        with self._lock:
+            if self.status == DONE:
+                return
+            with self.writing(last=True):
+                self.fence(open_turn=None if status in OUTCOMES else self.number)
+                self._update_turn(self.usage, status, error=error[:100])
+            self.status = status
+
+    def close(self) -> None:
+        """Give the lease back, as the last thing; may be called twice and never raises."""
+        with self._lock:
+            lease, self.lease = self.lease, None
+        if lease is None:
+            return
+        try:
+            lease.release()
+        except Exception as error:
+            logger.warning("turn=%s lease kept: %s", self.number, type(error).__name__)
+        self._give_back()
+
+    @contextmanager
+    def writing(self, *, last: bool = False) -> Iterator[None]:
+        """Run one transaction of this turn, and give the connection back after it.
+
+        Not after the `last` one, which the lease's return follows at once.
+        """
+        self._held()
+        try:
+            with connections.short(self.place.alias):
+                yield
+        finally:
+            if not last:
+                self._give_back()
+
+    def fence(self, **changes: Any) -> None:
+        """Change the chat's row, or raise LeaseLost; every transaction begins with it."""
+        if not self._held().renew(**changes):
+            raise self._lost()
+
+    def advance(self, step: int, **changes: Any) -> int:
+        """Take the chat's next positions, with its other changes, behind the fence."""
+        place, lease = self.place, self._held()
+        while True:
+            at = place.next_position
+            after = {"next_position": at + step, **changes}
+            if lease.renew({"next_position": at}, **after):
+                place.next_position = at + step
+                return at
+            # A message that was saved outside the turn has moved it, or the lease is gone.
+            found = lease.read("next_position")
+            if found is None:
+                raise self._lost()
+            place.next_position = found[0]
+
+    def store_result(self, value: Message, call: Any, position: int, status: str) -> Any:
+        """Store a call's result at its place, inside `writing`; a second one is refused."""
+
+        def put(totals: dict[str, Any]) -> int:
+            self.fence(**totals)
+            waiting = self._calls().filter(pk=call.pk, status__in=OPEN)
+            if not waiting.update(status=status, finished=timezone.now()):
+                raise StoreFailed(f"The call {brief(call.call_id)} has its result already.")
+            return position
+
+        row = self.place.tables.message.from_value(
+            value, chat_id=self.place.chat_id, turn_id=self.row.pk, answers=call
+        )
+        row.place = put
+        row.save(using=self.place.alias, force_insert=True)
+        return row
+
+    def _result(self, value: Message, call: Any) -> Message:
+        status = CallStatus.FAILED if value.is_error else CallStatus.DONE
+        if value.status == INTERRUPTED:
+            status = CallStatus.INTERRUPTED
+        position = call.message.position + 1 + call.index
+        with self.writing():
+            row = self.store_result(value, call, position, status)
+        return message_value(row, answers=value.tool_call_id)
+
+    def _message(self, value: Message) -> Message:
+        done = value.role == ASSISTANT and not value.calls and value.status == COMPLETE
+        usage = self.usage + value.usage if value.usage else self.usage
+        status = DONE if done else self.status
+        place, links = self.place, {"chat_id": self.place.chat_id, "turn_id": self.row.pk}
+        if value.role == ASSISTANT:
+            links["model_id"] = place.model_id
+        row = place.tables.message.from_value(value, **links)
+        settled = {"open_turn": None} if done else {}
+        row.place = lambda totals: self.advance(1 + len(value.calls), **totals, **settled)
+        with self.writing(last=done):
+            row.save(using=place.alias, force_insert=True)
+            calls = self._store_calls(row)
+            if done or value.usage:
+                self._update_turn(usage, status)
+        if row.role != TOOL:
+            self.calls = calls
+        self.status, self.usage = status, usage
+        return message_value(row, row.new_calls, value.tool_call_id)
+
+    def _store_calls(self, row: Any) -> dict[str, Any]:
+        table = self.place.tables.tool_call
+        calls = table.from_values(row, row.new_calls)
+        if calls:
+            self._calls().bulk_create(calls)
+            if calls[0].pk is None:
+                # MySQL gives no keys back from an INSERT of several rows.
+                calls = list(self._calls().filter(message=row).select_related("message"))
+        return {call.value().id: call for call in calls}
+
+    def _put_system(self, row: Any, text: str) -> Any:
+        table, place = self.place.tables.message, self.place
+        if row is None:
+            row = table.from_value(Message(SYSTEM, text), chat_id=place.chat_id)
+        else:
+            row = copy.copy(row)
+            row.content = text
+
+        def put(totals: dict[str, Any]) -> int:
+            self.fence(**totals)
+            return 0
+
+        row.place = put
+        row.save(using=place.alias)
+        return row
+
+    def _drop_system(self, row: Any) -> None:
+        self.fence(**row.withdrawal())
+        row.delete(using=self.place.alias)
+
+    def _update_turn(self, usage: Usage, status: str, **changes: Any) -> None:
+        sums: dict[str, Any] = {f"{name}_tokens": getattr(usage, name) for name in COUNTS}
+        if usage.total or usage.cost is not None:
+            sums["cost"] = usage.cost
+        if status != RUNNING:
+            changes["finished"] = timezone.now()
+        turns = self.place.tables.turn._base_manager.using(self.place.alias)
+        turns.filter(pk=self.row.pk).update(status=status, **sums, **changes)
+
+    def _calls(self) -> Any:
+        return self.place.tables.tool_call._base_manager.using(self.place.alias)
+
+    def _held(self) -> Lease:
+        if self.lease is None:
+            raise LeaseLost(f"Turn {self.number} is over; nothing was written.")
+        return self.lease
+
+    def _lost(self) -> LeaseLost:
+        return LeaseLost(
+            f"Turn {self.number} no longer holds its session: it was slower than LEASE_SECONDS, "
+            f"and another turn took over. Nothing more was written."
+        )
+
+    def _give_back(self) -> None:
+        # A tool's thread has no further use of its connection.
+        connections.release(self.place.alias, close=threading.get_ident() != self._thread)

@@ -1,0 +1,94 @@
+"""Reading a chat's rows as messages: the view, and the whole history in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from nexo_django.messages import SYSTEM, USER, Message
+from nexo_django.models.values import message_value
+
+BATCH = 500
+
+
+@dataclass
+class Rows:
+    """Messages of a chat in order, with their calls; changed only by who loaded them."""
+
+    messages: list[Any] = field(default_factory=list)
+    calls: dict[int, list[Any]] = field(default_factory=dict)
+    # The ids of calls by their rows' keys, for the results that answer them.
+    ids: dict[int, str] = field(default_factory=dict)
+    rewrites: dict[str, str] = field(default_factory=dict)
+    summary_id: int | None = None
+
+    def values(self) -> list[Message]:
+        """Give the messages as values, with what compaction rewrote."""
+        return [self._rewritten(self.value(row)) for row in self.messages]
+
+    def add(self, stored: list[Any]) -> None:
+        """Add results that were just stored."""
+        self.ids.update({row.answers_id: row.answers.value().id for row in stored})
+        self.messages = self._ordered([*self.messages, *stored])
+
+    def value(self, row: Any) -> Message:
+        """Give one of the rows as a value."""
+        calls = [call.value() for call in self.calls.get(row.pk, ())]
+        return message_value(row, calls, self.ids.get(row.answers_id))
+
+    def _ordered(self, rows: list[Any]) -> list[Any]:
+        # The summary stands for what came before the rows, wherever it was stored.
+        return sorted(rows, key=lambda r: (r.position != 0, r.pk != self.summary_id, r.position))
+
+    def _rewritten(self, message: Message) -> Message:
+        placeholder = self.rewrites.get(str(message.position))
+        if placeholder is None:
+            return message
+        return message.replace(content=placeholder, parts=None, mark="tool_results")
+
+
+def view(chat: Any, messages: Any) -> Rows:
+    """Load what the model sees of a chat, in two queries whatever the length of its history.
+
+    `chat` has its current compaction loaded; `messages` is the queryset to read from.
+    """
+    found = _rows(list(messages.view(chat)), messages)
+    current = chat.current_compaction
+    if current is not None:
+        found.rewrites, found.summary_id = current.rewrites or {}, current.summary_id
+        found.messages = found._ordered(found.messages)
+    return found
+
+
+def history(chat_id: int, messages: Any) -> Iterator[Message]:
+    """Give every message of a chat in order, some hundreds a query.
+
+    No cursor stays open between two of them, so it may be left or be slow.
+    """
+    after, ids = -1, dict[int, str]()
+    while True:
+        rows = messages.filter(chat=chat_id, position__gt=after).order_by("position")
+        batch = _rows(list(rows[:BATCH]), messages, ids)
+        yield from (batch.value(row) for row in batch.messages)
+        if len(batch.messages) < BATCH:
+            return
+        after, ids = batch.messages[-1].position, batch.ids
+
+
+def _rows(found: list[Any], messages: Any, known: dict[int, str] | None = None) -> Rows:
+    rows = Rows(found, ids=known or {})
+    asking = [row.position for row in found if row.role not in (SYSTEM, USER)]
+    if not asking:
+        return rows
+    table = messages.model._meta.get_field("tool_calls").related_model
+    calls = table._base_manager.using(messages.db)
+    span = (asking[0], asking[-1])
+    within = calls.filter(message__chat=found[0].chat_id, message__position__range=span)
+    for call in within.order_by("message_id", "index"):
+        rows.calls.setdefault(call.message_id, []).append(call)
+        rows.ids[call.pk] = call.value().id
+    missing = {row.answers_id for row in found} - {None, *rows.ids}
+    if missing:
+        rows.ids.update({c.pk: c.value().id for c in calls.filter(pk__in=missing)})
+    return rows
