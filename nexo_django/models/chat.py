@@ -51,7 +51,7 @@ class AbstractChat(UsageSums):
 
     message_count = models.PositiveIntegerField(_("messages"), default=0)
     token_count = models.BigIntegerField(_("tokens of the messages"), default=0)
-    current_compaction = models.ForeignKey(
+    current_compaction = models.ForeignKey(  # type: ignore[misc]
         "Compaction",
         verbose_name=_("current compaction"),
         related_name="+",

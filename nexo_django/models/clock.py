@@ -21,7 +21,9 @@ class DatabaseTime(Func):
         super().__init__(**extra)
         self.milliseconds = round(seconds * 1000)
 
-    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **extra: Any) -> Any:
+    def as_sql(  # type: ignore[override]
+        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **extra: Any
+    ) -> tuple[str, list[Any]]:
         if connection.vendor == "postgresql":
             after = f" + INTERVAL '{self.milliseconds} milliseconds'" if self.milliseconds else ""
             return f"(STATEMENT_TIMESTAMP(){after})", []

@@ -25,7 +25,7 @@ class AbstractCompaction(models.Model):
     at rows up to `upto_position` only. To undo it is to go back to `parent`.
     """
 
-    chat = models.ForeignKey(
+    chat = models.ForeignKey(  # type: ignore[misc]
         "Chat",
         verbose_name=_("chat"),
         related_name="compactions",
@@ -43,7 +43,7 @@ class AbstractCompaction(models.Model):
     )
     first_kept_position = models.PositiveIntegerField(_("first kept position"), default=0)
     upto_position = models.PositiveIntegerField(_("up to position"), default=0)
-    summary = models.ForeignKey(
+    summary = models.ForeignKey(  # type: ignore[misc]
         "Message",
         verbose_name=_("summary"),
         related_name="summarises",

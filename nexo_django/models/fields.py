@@ -9,7 +9,7 @@ from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 
-class ExactCharField(models.CharField):
+class ExactCharField(models.CharField):  # type: ignore[type-arg]
     """Text that is compared byte for byte.
 
     MySQL's and MariaDB's usual collations ignore case, accents and trailing spaces, and so

@@ -55,14 +55,14 @@ class AbstractMessage(models.Model):
     is NULL where it did not report, and `cost` where the price is unknown.
     """
 
-    chat = models.ForeignKey(
+    chat = models.ForeignKey(  # type: ignore[misc]
         "Chat",
         verbose_name=_("chat"),
         related_name="messages",
         on_delete=models.CASCADE,
         db_index=False,
     )
-    turn = models.ForeignKey(
+    turn = models.ForeignKey(  # type: ignore[misc]
         "Turn",
         verbose_name=_("turn"),
         related_name="messages",
@@ -79,7 +79,7 @@ class AbstractMessage(models.Model):
     content = models.TextField(_("content"), null=True, blank=True)  # noqa: DJ001
     parts = ExactJSONField(_("parts"), null=True, blank=True)
     reasoning = ExactJSONField(_("reasoning"), null=True, blank=True)
-    answers = models.OneToOneField(
+    answers = models.OneToOneField(  # type: ignore[misc]
         "ToolCall",
         verbose_name=_("answers"),
         related_name="result",
@@ -121,6 +121,7 @@ class AbstractMessage(models.Model):
     created = models.DateTimeField(_("created"), auto_now_add=True)
 
     objects: ClassVar[Any] = MessageQuerySet.as_manager()
+    tool_calls: Any
 
     # The calls that come with a new row, and who gives it its place.
     new_calls: Sequence[CallValue] = ()
@@ -241,9 +242,9 @@ class AbstractMessage(models.Model):
         return after - reserved
 
     def _chats(self) -> Any:
-        chats = self._meta.get_field("chat").related_model._base_manager
+        chats: Any = self._meta.get_field("chat").related_model
         using = router.db_for_write(type(self), instance=self)
-        return chats.using(using).filter(pk=self.chat_id)
+        return chats._base_manager.using(using).filter(pk=self.chat_id)
 
     def _announce(self, using: str) -> None:
         sender = type(self)

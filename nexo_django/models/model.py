@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -43,7 +43,7 @@ class Model(models.Model):
         return f"{self.provider}/{self.model_id}" if self.provider else self.model_id
 
     @classmethod
-    def named(cls, litellm_id: str, using: str) -> Self:
+    def named(cls, litellm_id: str, using: str) -> Model:
         """Find the row of a model, or make it from what the catalogue knows."""
         facts = catalogue.facts(litellm_id)
         address = {"provider": facts.provider, "model_id": facts.model_id}

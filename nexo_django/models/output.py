@@ -27,10 +27,10 @@ class AbstractToolOutput(models.Model):
     """The whole output of a tool whose result was cut; `text`, or `file` when it is large."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    chat = models.ForeignKey(
+    chat = models.ForeignKey(  # type: ignore[misc]
         "Chat", verbose_name=_("chat"), related_name="outputs", on_delete=models.CASCADE
     )
-    message = models.ForeignKey(
+    message = models.ForeignKey(  # type: ignore[misc]
         "Message",
         verbose_name=_("message"),
         related_name="outputs",
@@ -66,7 +66,7 @@ class ToolOutput(AbstractToolOutput):
 class AbstractSandboxFile(models.Model):
     """A file of the virtual sandbox; `content`, or `file` when it is large."""
 
-    chat = models.ForeignKey(
+    chat = models.ForeignKey(  # type: ignore[misc]
         "Chat",
         verbose_name=_("chat"),
         related_name="files",
@@ -91,7 +91,7 @@ class AbstractSandboxFile(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.path
+        return str(self.path)
 
 
 class SandboxFile(AbstractSandboxFile):

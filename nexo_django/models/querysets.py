@@ -20,7 +20,7 @@ COUNTED = frozenset({"token_count", "token_ruler"})
 LINKS = frozenset({"answers", "answers_id", "turn", "turn_id", "model", "model_id"})
 
 
-class ChatQuerySet(models.QuerySet):
+class ChatQuerySet(models.QuerySet[Any]):
     """Chats, by address and by lease."""
 
     def for_agent(self, agent_name: str) -> Self:
@@ -46,7 +46,7 @@ class ChatQuerySet(models.QuerySet):
         )
 
 
-class MessageQuerySet(models.QuerySet):
+class MessageQuerySet(models.QuerySet[Any]):
     """Messages, in the order of their positions."""
 
     def view(self, chat: AbstractChat) -> Self:

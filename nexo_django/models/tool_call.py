@@ -46,7 +46,7 @@ class AbstractToolCall(models.Model):
     longer than its column is whole in `extra`.
     """
 
-    message = models.ForeignKey(
+    message = models.ForeignKey(  # type: ignore[misc]
         "Message",
         verbose_name=_("message"),
         related_name="tool_calls",

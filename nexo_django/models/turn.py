@@ -26,7 +26,7 @@ class TurnStatus(models.TextChoices):
 class AbstractTurn(UsageSums):
     """A turn of a chat; `key` is the caller's idempotency key, `error` an error's class."""
 
-    chat = models.ForeignKey(
+    chat = models.ForeignKey(  # type: ignore[misc]
         "Chat",
         verbose_name=_("chat"),
         related_name="turns",

@@ -86,7 +86,12 @@ class DatabaseTurn:
             if text == ("" if row is None else row.content):
                 return None if row is None else message_value(row)
             with self.writing():
-                self.system = self._put_system(row, text) if text else self._drop_system(row)
+                if text:
+                    row = self._put_system(row, text)
+                else:
+                    self.fence(**row.withdrawal())
+                    copy.copy(row).delete(using=self.place.alias)
+            self.system = row if text else None
             return None if self.system is None else message_value(self.system)
 
     def start_call(self, call: ToolCall) -> None:
@@ -251,10 +256,6 @@ class DatabaseTurn:
         row.place = put
         row.save(using=place.alias)
         return row
-
-    def _drop_system(self, row: Any) -> None:
-        self.fence(**row.withdrawal())
-        row.delete(using=self.place.alias)
 
     def _update_turn(self, usage: Usage, status: str, **changes: Any) -> None:
         sums: dict[str, Any] = {f"{name}_tokens": getattr(usage, name) for name in COUNTS}
