@@ -6,6 +6,9 @@ from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+
+from nexo_django.admin.display import money
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
@@ -18,6 +21,11 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     class Media:
         css = {"all": ("nexo_django/admin.css",)}
+
+    @admin.display(description=_("cost"), ordering="cost")
+    def price(self, row: Any) -> str:
+        """What the row's model calls cost."""
+        return money(row.cost)
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Refuse: a row that no session wrote would break the order of its chat."""

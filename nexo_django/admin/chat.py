@@ -71,7 +71,7 @@ class ChatAdmin(ReadOnlyAdmin):
         "state",
         "message_count",
         "tokens",
-        "cost",
+        "price",
         "last_message_at",
     )
     list_display_links = ("agent_name", "instance_id")
@@ -92,7 +92,7 @@ class ChatAdmin(ReadOnlyAdmin):
                     "cached_tokens",
                     "cache_write_tokens",
                     "reasoning_tokens",
-                    "cost",
+                    "price",
                 ),
             },
         ),

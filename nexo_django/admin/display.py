@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 from django.utils.html import format_html
@@ -11,13 +12,18 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
 # Characters of one text in a list, in a conversation, and on a message's own page.
-PREVIEW, ENTRY, WHOLE = 100, 10_000, 200_000
+PREVIEW, ENTRY, WHOLE = 60, 10_000, 200_000
 EMPTY = "-"
 
 
 def preview(text: str | None) -> str:
     """Give the beginning of a text on one line."""
     return Truncator(" ".join((text or "").split())).chars(PREVIEW) or EMPTY
+
+
+def money(cost: Decimal | None) -> str:
+    """Give a cost in US dollars; unknown is not nothing."""
+    return EMPTY if cost is None else f"${cost:,.4f}"
 
 
 def pretty(value: Any) -> str:

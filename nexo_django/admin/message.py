@@ -53,7 +53,7 @@ class MessageAdmin(ReadOnlyAdmin):
         "cached_tokens",
         "cache_write_tokens",
         "reasoning_tokens",
-        "cost",
+        "price",
         "usage_text",
         "created",
     )

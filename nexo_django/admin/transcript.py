@@ -9,9 +9,11 @@ from django.db.models import QuerySet
 from django.db.models.functions import Left, Length
 
 from nexo_django.admin.display import ENTRY, note, pretty
-from nexo_django.models import Chat, Message, ToolCall
+from nexo_django.models import Chat, Message, ToolCall, Turn
+from nexo_django.stores.base import DONE, RUNNING
 
 PER_PAGE = 50
+WELL = (DONE, RUNNING)
 
 
 @dataclass(frozen=True)
@@ -46,13 +48,14 @@ class Call:
 
 @dataclass(frozen=True)
 class Entry:
-    """A message of the conversation."""
+    """A message of the conversation; `ending` is its turn if that ended here, and not well."""
 
     row: Message
     text: Text | None
     parts: Text | None
     reasoning: Text | None
     calls: list[Call]
+    ending: Turn | None
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def transcript(chat: Chat, before: int | None = None, after: int | None = None) 
         shown, earlier = found[:PER_PAGE][::-1], len(found) > PER_PAGE
         later = before is not None
     return Transcript(
-        [_entry(row) for row in shown],
+        _entries(shown, later),
         shown[0].position if shown and earlier else None,
         shown[-1].position if shown and later else None,
     )
@@ -95,7 +98,13 @@ def _rows(chat: Chat) -> QuerySet[Any]:
     return rows
 
 
-def _entry(row: Any) -> Entry:
+def _entries(rows: list[Any], later: bool) -> list[Entry]:
+    # Where the page ends, only the next one knows whether the turn goes on.
+    following = [*(row.turn_id for row in rows[1:]), rows[-1].turn_id if rows and later else None]
+    return [_entry(row, row.turn_id != turn) for row, turn in zip(rows, following, strict=False)]
+
+
+def _entry(row: Any, last_of_turn: bool) -> Entry:
     calls = [
         Call(call, Text.of(call.raw_arguments or pretty(call.arguments)))
         for call in row.tool_calls.all()
@@ -106,4 +115,5 @@ def _entry(row: Any) -> Entry:
         Text.of(pretty(row.parts)),
         Text.of(pretty(row.reasoning)),
         calls,
+        row.turn if last_of_turn and row.turn and row.turn.status not in WELL else None,
     )

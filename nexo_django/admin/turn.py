@@ -11,7 +11,7 @@ from nexo_django.models import Turn
 
 @admin.register(Turn)
 class TurnAdmin(ReadOnlyAdmin):
-    list_display = ("chat", "number", "status", "error", "cost", "started", "finished")
+    list_display = ("chat", "number", "status", "error", "price", "started", "finished")
     list_display_links = ("chat", "number")
     list_filter = ("status", "started")
     list_select_related = ("chat",)
@@ -29,7 +29,7 @@ class TurnAdmin(ReadOnlyAdmin):
         "cached_tokens",
         "cache_write_tokens",
         "reasoning_tokens",
-        "cost",
+        "price",
         "started",
         "finished",
     )

@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from nexo_django.admin.transcript import PER_PAGE
-from nexo_django.models import Chat, Message
+from nexo_django.models import Chat, Message, Turn
 from nexo_django.models.clock import DatabaseTime
 from tests.admin.conftest import make_chat, person
 
@@ -155,3 +155,11 @@ def test_without_permission_nothing_is_seen(chat):
     chosen = {"action": "delete_selected", "_selected_action": chat.pk, "post": "yes"}
     viewer.post(LIST, chosen)
     assert Chat.objects.filter(pk=chat.pk).exists()
+
+
+def test_a_turn_that_did_not_end_well_says_so(boss, chat):
+    Turn.objects.update(status="failed", error="RateLimited")
+    html = boss.get(page_of(chat)).content.decode()
+    assert html.count("Turn 1: failed") == 1
+    assert html.index("Turn 1: failed") > html.index("text number 4")
+    assert "(RateLimited)" in html
