@@ -162,7 +162,7 @@ def _facts(messages: Sequence[Message]) -> dict[str, str]:
     for message in messages:
         if message.role != USER and message.kind != SUMMARY:
             continue
-        text = re.sub(r"\byour\b", "my", _said(message)) if message.kind == SUMMARY else None
+        text = re.sub(r"(?i)\byour\b", "my", _said(message)) if message.kind == SUMMARY else None
         for match in _FACT.finditer(text or _said(message)):
             what = _key(match["what"])
             found.pop(what, None)
