@@ -65,7 +65,7 @@ bench: $(VENV)/.stamp-test
 	$(BIN)/python -m tests.benchmarks.turn $(ARGS)
 
 kill-matrix: $(VENV)/.stamp-test
-	$(BIN)/python -m tests.kill_matrix $(ARGS)
+	$(BIN)/python -m tests.durability.kill_matrix $(ARGS)
 
 fuzz: $(VENV)/.stamp-test
 	$(BIN)/python -m tests.fuzz $(ARGS)
