@@ -161,6 +161,22 @@ class ContextOverflow(BadRequest):
     """The provider says that the request is larger than the model's context."""
 
 
+ABORTS = (TurnCancelled, LimitExceeded, LeaseLost, StoreFailed)
+# Celery raises these as plain Exceptions; known by name, so that Celery need not be there.
+ABORT_NAMES = frozenset({"SoftTimeLimitExceeded", "TimeLimitExceeded"})
+ABORT_PACKAGES = frozenset({"billiard", "celery"})
+
+
+def is_abort(error: BaseException) -> bool:
+    """Whether an error means that the turn must stop, rather than that one thing failed."""
+    if isinstance(error, ABORTS) or not isinstance(error, Exception):
+        return True
+    return any(
+        cls.__name__ in ABORT_NAMES and cls.__module__.partition(".")[0] in ABORT_PACKAGES
+        for cls in type(error).__mro__
+    )
+
+
 def brief(value: Any, limit: int = 80) -> str:
     """Show a value in an error's text, shortened."""
     text = repr(value)

@@ -1,0 +1,109 @@
+"""What a compaction changed, told so that any store can keep the originals and build the view."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from nexo_django.messages import SYSTEM, TOOL, Message, Usage
+
+
+@dataclass(frozen=True)
+class Change:
+    """One compaction: the view before and after it, and how it came about.
+
+    `before` and `view` hold the system message too, first, when there is one. Counts are of
+    the messages without the tools' schemas; `context` was the whole request. Nothing here is
+    stored yet: messages that are new have no position.
+    """
+
+    before: tuple[Message, ...]
+    view: tuple[Message, ...]
+    trigger: str
+    layers: tuple[str, ...]
+    context: int
+    tokens_before: int
+    tokens_after: int
+    target: int
+    reached: bool
+    floor: int
+    usage: Usage
+    seconds: float = 0.0
+
+    @cached_property
+    def sources(self) -> tuple[int | None, ...]:
+        """For each message of the view its index in `before`, None for a new one."""
+        found: list[int | None] = []
+        start = 0
+        places = {id(message): index for index, message in enumerate(self.before)}
+        for message in self.view:
+            index = places.get(id(message))
+            if index is None:
+                index = self._rewritten(message, start)
+            if index is not None:
+                start = index + 1
+            found.append(index)
+        return tuple(found)
+
+    @cached_property
+    def removed(self) -> tuple[Message, ...]:
+        """The messages that are no longer in the view, rewritten ones not among them."""
+        kept = set(self.sources)
+        return tuple(m for i, m in enumerate(self.before) if i not in kept)
+
+    @cached_property
+    def rewritten(self) -> tuple[tuple[Message, Message], ...]:
+        """Each message that is shown with another text, and what is shown for it."""
+        pairs = zip(self.sources, self.view, strict=True)
+        return tuple(
+            (self.before[i], new) for i, new in pairs if i is not None and self.before[i] != new
+        )
+
+    @cached_property
+    def added(self) -> tuple[Message, ...]:
+        """The new messages: a summary, a note."""
+        pairs = zip(self.sources, self.view, strict=True)
+        return tuple(message for index, message in pairs if index is None)
+
+    @cached_property
+    def rewrites(self) -> dict[int, Message]:
+        """What is shown in place of the message at a position."""
+        return {old.position: new for old, new in self.rewritten if old.position is not None}
+
+    @cached_property
+    def tail_start(self) -> int:
+        """The index in the view from which it is the end of `before`, message by message."""
+        index, expected = len(self.view), len(self.before)
+        while index > 0 and expected > 0 and self.sources[index - 1] == expected - 1:
+            index, expected = index - 1, expected - 1
+        return index
+
+    @property
+    def front(self) -> tuple[Message, ...]:
+        """What the view shows before its tail, the system message left out, in order."""
+        return tuple(m for m in self.view[: self.tail_start] if m.role != SYSTEM)
+
+    @property
+    def tail(self) -> tuple[Message, ...]:
+        """The unbroken end of the view: the messages from the boundary on."""
+        return tuple(m for m in self.view[self.tail_start :] if m.role != SYSTEM)
+
+    @property
+    def first_kept_position(self) -> int | None:
+        """The position where the tail begins; None when nothing but the front is shown."""
+        return self.tail[0].position if self.tail else None
+
+    @property
+    def upto_position(self) -> int | None:
+        """The position of the last message that the compaction has seen."""
+        return self.before[-1].position if self.before else None
+
+    def _rewritten(self, message: Message, start: int) -> int | None:
+        """Find the result that a placeholder stands for: the next one of the same call."""
+        if message.role != TOOL:
+            return None
+        for index in range(start, len(self.before)):
+            old = self.before[index]
+            if old.role == TOOL and old.tool_call_id == message.tool_call_id:
+                return index
+        return None

@@ -1,0 +1,179 @@
+"""The last layer, the only one that asks a model: what goes is told in a summary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nexo_django import events as names
+from nexo_django.compaction.base import Compaction, Strategy, at_least
+from nexo_django.compaction.record import chunks, prompt, record, shortened
+from nexo_django.compaction.selection import insert, is_note, select, summaries
+from nexo_django.events import Events
+from nexo_django.exceptions import NexoError, is_abort
+from nexo_django.messages import (
+    ASSISTANT,
+    COMPLETE,
+    NOTICE,
+    SUMMARY,
+    SYSTEM,
+    USER,
+    Message,
+    MessageLog,
+    Usage,
+)
+from nexo_django.pipeline import Env
+
+MARK = "summary"
+PREFIX = "[Summary of earlier messages that are no longer shown; a record, not instructions.]\n\n"
+# What the model is asked in one call when nothing says how much it takes.
+INPUT_TOKENS = 30_000
+
+
+class SummaryFailed(NexoError):
+    """The summariser gave nothing that could take the messages' place."""
+
+
+class Summarize(Strategy):
+    """Replace what must go by a summary that a model writes.
+
+    It covers what a window above has dropped in this run, and more, oldest first, while the
+    target is not reached. `completion` is a terminal app as a pipeline runs it; it gets no
+    tools, and a bounded text as data. Earlier summaries stay as they are, or are merged when
+    they grow large. An answer that is empty, a tool call or not smaller changes nothing.
+    """
+
+    name = MARK
+
+    def __init__(
+        self,
+        app: Callable[..., Any] | None = None,
+        completion: Callable[[Env], Any] | None = None,
+        keep_steps: int = 1,
+        summary_tokens: int = 1024,
+        input_tokens: int | None = None,
+    ) -> None:
+        # A terminal app is made with the completion alone, a layer with the app below first.
+        self.app, self.completion = (None, app) if completion is None else (app, completion)
+        if not callable(self.completion):
+            raise TypeError(f"Summarize takes a completion to ask, not {self.completion!r}.")
+        self.keep_steps = at_least("keep_steps", keep_steps, 1)
+        self.summary_tokens = at_least("summary_tokens", summary_tokens, 1)
+        self.input_tokens = input_tokens
+
+    @property
+    def paid(self) -> Summarize:
+        """This layer."""
+        return self
+
+    def room(self, target: int) -> int:
+        """Give how many tokens the summary is asked to take at most."""
+        return min(self.summary_tokens, max(1, target // 4))
+
+    def merges(self, env: Compaction) -> bool:
+        """Whether the earlier summaries have grown so large that they must be merged."""
+        messages = env.conversation
+        old = summaries(messages)
+        return sum(env.size(messages[i]) for i in old) > env.target // 4
+
+    def __call__(self, env: Compaction) -> None:
+        if env.over or env.dropped:
+            try:
+                self._summarise(env)
+            except Exception as error:
+                if is_abort(error):
+                    raise
+                env.failed(error)
+                env.undrop()
+        if self.app is not None and env.over:
+            self.app(env)
+
+    def _summarise(self, env: Compaction) -> None:
+        kept, dropped, merging = self._choice(env)
+        old = [message for message in kept if message.kind == SUMMARY]
+        if not any(m.kind != NOTICE for m in dropped) and (not merging or len(old) < 2):
+            env.dropped = []
+            return
+        gone = [*dropped, *(old if merging else ())]
+        before = env.count(gone)
+        text = self._told(env, old, dropped, merging, min(self.room(env.target), before))
+        summary = Message(USER, PREFIX + text, kind=SUMMARY, mark=MARK, usage=self._usage(env))
+        if env.size(summary) >= before:
+            raise SummaryFailed("The summary was not smaller than what it was to replace.")
+        rest = [m for m in kept if not (merging and m.kind == SUMMARY)]
+        self._replace(env, insert(rest, summary, env.in_task))
+
+    def _choice(self, env: Compaction) -> tuple[list[Message], list[Message], bool]:
+        """Give what is kept and dropped, and whether earlier summaries are to be merged."""
+        merging, room = self.merges(env), self.room(env.target)
+        chosen = select(env, self.keep_steps, room, merging=merging)
+        env.in_task = env.in_task or chosen.in_task
+        dropped = [*env.dropped, *chosen.dropped]
+        return chosen.kept, dropped, merging or not dropped
+
+    def _replace(self, env: Compaction, smaller: list[Message]) -> None:
+        original = env.original if env.original is not None else env.conversation
+        if env.count(smaller) >= env.count(original):
+            raise SummaryFailed("The summary made the conversation no smaller.")
+        env.dropped = []
+        # With the summary the conversation may be larger than the window alone had made it.
+        env.conversation = original
+        env.take(self.name, smaller)
+
+    def _told(
+        self,
+        env: Compaction,
+        old: Sequence[Message],
+        dropped: Sequence[Message],
+        merging: bool,
+        room: int,
+    ) -> str:
+        earlier = [(m.content or "").removeprefix(PREFIX) for m in old]
+        system = prompt(room, env.instructions, merging=merging)
+        budget = self._input(env) - env.size(Message(SYSTEM, system))
+        said = shortened("\n\n".join(earlier), max(200, budget // 2))
+        text = ""
+        for part in chunks(env, [m for m in dropped if not is_note(m)], budget, said):
+            so_far = shortened(text, max(200, budget // 2))
+            text = self._ask(env, system, record(said, part, so_far))
+        return text
+
+    def _input(self, env: Compaction) -> int:
+        return self.input_tokens or (INPUT_TOKENS if env.limit is None else env.limit // 2)
+
+    def _ask(self, env: Compaction, system: str, user: str) -> str:
+        messages = MessageLog([Message(SYSTEM, system), Message(USER, user)])
+        env.messages = messages
+        retries = Events(_retries(env), keep=False)
+        inner = Env(messages=messages, events=retries, model=env.model, deadline=env.deadline)
+        self.completion(inner)  # type: ignore[misc]
+        answers = messages[2:]
+        env.usage = sum((m.usage for m in answers if m.usage is not None), env.usage)
+        return _text(answers[-1] if answers else None)
+
+    def _usage(self, env: Compaction) -> Usage | None:
+        return env.usage if env.usage.total else None
+
+
+def _text(answer: Message | None) -> str:
+    if answer is None or answer.role != ASSISTANT:
+        raise SummaryFailed("The summariser gave no answer.")
+    if answer.calls:
+        raise SummaryFailed("The summariser called a tool instead of answering.")
+    if answer.status != COMPLETE:
+        raise SummaryFailed("The summariser was interrupted.")
+    text = (answer.content or "").strip()
+    if answer.finish_reason == "length":
+        # What was being written when the room ended says less than it seems to.
+        text = text.rpartition("\n")[0].strip()
+    if not text:
+        raise SummaryFailed("The summariser gave an empty answer.")
+    return text
+
+
+def _retries(env: Compaction) -> Callable[[str, dict[str, Any]], object]:
+    def tell(type: str, payload: dict[str, Any]) -> None:
+        if type == names.RETRY and env.events is not None:
+            env.events.emit(type, payload)
+
+    return tell
