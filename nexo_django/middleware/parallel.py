@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
+from threading import Event
 from typing import TypeVar
 
 from django.conf import settings
@@ -28,25 +29,23 @@ def together(
     raises for) is raised at once: the work under way then goes on unheard.
     """
     pool = ThreadPoolExecutor(min(limit, len(items)), thread_name_prefix="nexo-tool")
+    stop = Event()
     failure: BaseException | None = None
     try:
-        pending: dict[Future[object], T] = {
-            pool.submit(copy_context().run, _apart, work, item): item for item in items
+        pending: dict[Future[bool], T] = {
+            pool.submit(copy_context().run, _apart, work, item, stop): item for item in items
         }
         while pending:
             done, _ = wait(pending, timeout=remaining(), return_when=FIRST_COMPLETED)
             for future in [future for future in pending if future in done]:
                 item = pending.pop(future)
-                if future.cancelled():
-                    continue
                 if error := future.exception():
                     failure = failure or error
-                    for other in pending:
-                        other.cancel()
-                else:
+                elif future.result():
                     tell(item)
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        stop.set()
+        pool.shutdown(wait=False)
     if failure is not None:
         raise failure
 
@@ -58,10 +57,17 @@ def in_transaction() -> bool:
     )
 
 
-def _apart(work: Callable[[T], object], item: T) -> None:
+def _apart(work: Callable[[T], object], item: T, stop: Event) -> bool:
+    """Do the work unless it must not begin any more, and say whether it was done."""
+    if stop.is_set():
+        return False
     try:
         work(item)
+    except BaseException:
+        stop.set()
+        raise
     finally:
         # Django opens connections by thread, and nobody else could close this thread's.
         if settings.configured:
             connections.close_all()
+    return True
