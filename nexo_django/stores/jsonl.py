@@ -85,7 +85,7 @@ class JSONLChat(LocalChat):
     def history(self) -> Iterator[Message]:
         """Give every message that was kept, archived ones too, in order."""
         contents = Contents()
-        contents.add(_log(self.path).history())
+        contents.add(m for m in _log(self.path).history() if m.role != SYSTEM)
         return iter(contents.messages)
 
     def cancel(self) -> bool:
@@ -251,7 +251,8 @@ def beside(path: Path, what: str) -> Path:
 def file_name(agent_name: str, instance_id: str) -> str:
     """Give the name of a chat's log: readable where it can be, and never another chat's."""
     digest = hashlib.sha256(json.dumps([agent_name, instance_id]).encode()).hexdigest()
-    shown = [re.sub(r"[^A-Za-z0-9_-]+", "-", part)[:40] for part in (agent_name, instance_id)]
+    parts = (agent_name or "-", instance_id or "-")
+    shown = [re.sub(r"[^A-Za-z0-9_-]+", "-", part)[:40] for part in parts]
     return f"{'.'.join(shown)}.{digest[:32]}.jsonl"
 
 

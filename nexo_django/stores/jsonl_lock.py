@@ -42,6 +42,14 @@ class FileLock:
 
     def release(self) -> None:
         """Give the lock back; may be called twice."""
+        if self._fd is not None:
+            # A child that is being forked still has a copy; closing ours alone frees nothing.
+            with suppress(OSError):
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+        self.forget()
+
+    def forget(self) -> None:
+        """Close this process's descriptor without freeing the lock for others that have it."""
         fd, self._fd = self._fd, None
         if fd is not None:
             with suppress(OSError):
@@ -75,7 +83,7 @@ _held: weakref.WeakSet[FileLock] = weakref.WeakSet()
 def _forget() -> None:
     """Close a forked child's copies, which would keep a dead parent's locks alive."""
     for lock in list(_held):
-        lock.release()
+        lock.forget()
 
 
 os.register_at_fork(after_in_child=_forget)
