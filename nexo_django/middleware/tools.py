@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 from collections.abc import Iterable
@@ -84,7 +85,7 @@ class DefaultToolPipeline:
         self._answer(env, open_calls(env.messages))
 
     def _answer(self, env: Env, calls: list[ToolCall]) -> None:
-        runs = [ToolRun(env, call, call.name, dict(call.arguments)) for call in calls]
+        runs = [ToolRun(env, call, call.name, _arguments(call)) for call in calls]
         for run in runs:
             told = {"id": run.call.id, "name": run.name, "arguments": run.arguments}
             env.emit(events.TOOL_CALL, clean_json(told))
@@ -140,7 +141,7 @@ class DefaultToolPipeline:
         if tool is None:
             names = ", ".join(self._by_name) or "none"
             raise ToolNotFound(f"There is no tool {brief(run.name)}. The tools are: {names}.")
-        if run.call.raw_arguments is not None and not run.arguments:
+        if not run.arguments and not _parsed(run.call):
             raise BadArguments(f"The arguments of {run.name} were not a JSON object; send one.")
         if run.env.messages.recorder is not None:
             run.env.messages.recorder.start_call(run.call)
@@ -155,6 +156,15 @@ def is_abort(error: BaseException) -> bool:
         cls.__name__ in ABORT_NAMES and cls.__module__.partition(".")[0] in ABORT_PACKAGES
         for cls in type(error).__mro__
     )
+
+
+def _parsed(call: ToolCall) -> bool:
+    return call.raw_arguments is None and isinstance(call.arguments, dict)
+
+
+def _arguments(call: ToolCall) -> dict[str, Any]:
+    # A hook may change them; the stored message stays as it is.
+    return copy.deepcopy(call.arguments) if isinstance(call.arguments, dict) else {}
 
 
 def _remaining(env: Env) -> float | None:
