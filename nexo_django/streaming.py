@@ -45,7 +45,7 @@ class _Feed:
     def work(self, run: Run) -> None:
         try:
             run(self.listen)
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             # The reader raises it; a reader who left has nothing to hear.
             self.error = None if isinstance(error, StreamClosed) else error
         finally:
@@ -58,7 +58,7 @@ def iterate(run: Run) -> Iterator[Event]:
     if in_transaction():
         # Another thread would not see the test's transaction: the turn runs first, whole.
         events: list[Event] = []
-        run(lambda type, payload: events.append(Event(type, payload)))
+        run(lambda kind, payload: events.append(Event(kind, payload)))
         yield from events
         return
     events_queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nexo_django import conf, events, signals
-from nexo_django.agent import Agent, Context
+from nexo_django.agent import Context
 from nexo_django.events import Events, OnEvent
 from nexo_django.exceptions import LeaseLost, NexoError, TurnCancelled
 from nexo_django.messages import ASSISTANT, Message, MessageLog
@@ -106,7 +106,11 @@ class Run:
         if not signal.has_listeners(type(self.session.agent)):
             return
         sent = signal.send_robust(
-            type(self.session.agent), session=self.session, turn=turn.number, key=turn.key, **details
+            type(self.session.agent),
+            session=self.session,
+            turn=turn.number,
+            key=turn.key,
+            **details,
         )
         for receiver, outcome in sent:
             if isinstance(outcome, Exception):
@@ -125,7 +129,7 @@ def _finish_quietly(turn: OpenTurn, status: str, error: BaseException) -> None:
     """Store how a failed turn ended; a failure to do so must not hide the first one."""
     try:
         turn.finish(status, type(error).__name__)
-    except Exception:  # noqa: BLE001
+    except Exception:
         logger.warning("turn=%s: its end could not be stored; the next turn will", turn.number)
 
 
