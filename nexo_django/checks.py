@@ -174,7 +174,8 @@ def _configured(alias: str) -> Iterator[CheckMessage]:
             f"a connection open.",
             "Set CONN_MAX_AGE to 0; on PostgreSQL, OPTIONS['pool'] may keep connections.",
         )
-    if _vendor(config) == "sqlite3" and options.get("transaction_mode") != "IMMEDIATE":
+    mode = str(options.get("transaction_mode")).upper()
+    if _vendor(config) == "sqlite3" and mode not in ("IMMEDIATE", "EXCLUSIVE"):
         yield problem(
             "W003",
             f"DATABASES[{alias!r}] is SQLite without IMMEDIATE transactions: turns at the same "
