@@ -16,7 +16,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any, Protocol
 
-from nexo_django.messages import ASSISTANT, COMPLETE, NORMAL, Message
+from nexo_django.messages import ASSISTANT, COMPLETE, Message
 
 # Stored beside a count; a count by another ruler is made again.
 RULER = "estimate:1"
@@ -246,11 +246,11 @@ def anchor(messages: Sequence[Message], model: str | None, since: int = 0) -> in
     messages were added to the view as it is now. None if there is none.
     """
     for index in range(len(messages) - 1, since - 1, -1):
-        message = messages[index]
-        told = message.usage is not None and message.usage.input > 0
-        if message.role == ASSISTANT and message.kind == NORMAL and told:
-            good = message.status == COMPLETE and same_model(message.model, model)
-            return index if good else None
+        message, usage = messages[index], messages[index].usage
+        if message.role == ASSISTANT and usage is not None and usage.input > 0:
+            # What was cut short has no usage that can be relied on.
+            if message.status == COMPLETE and same_model(message.model, model):
+                return index
     return None
 
 

@@ -34,6 +34,25 @@ class Outcome:
     failures: tuple[Exception, ...]
     usage: Usage
 
+    @classmethod
+    def of(
+        cls,
+        compactor: Any,
+        messages: list[Message],
+        smaller: list[Message] | None,
+        target: int,
+        counter: Counter,
+    ) -> Outcome:
+        """Tell what a compactor of another make came to, which gives a list or None."""
+        before = counter.count(messages)
+        kept = messages if smaller is None else list(smaller)
+        after = counter.count(kept)
+        changed = after < before
+        applied = (Applied(type(compactor).__name__, before, after),) if changed else ()
+        kept, after = (kept, after) if changed else (messages, before)
+        least = floor(kept, counter)
+        return cls(kept, before, after, target, least, applied, (), Usage())
+
     @property
     def reached(self) -> bool:
         """Whether what is left fits the target."""
@@ -111,7 +130,9 @@ class CompactionPipeline:
             instructions=instructions,
         )
         before = env.count(env.conversation)
-        self.pipeline.build(self.pipeline.app or _nothing)(env)
+        # A pipeline composes whatever its layers take; these take a Compaction.
+        stack: Any = self.pipeline
+        stack.build(self.pipeline.app or _nothing)(env)
         clip(env)
         return Outcome(
             messages=env.conversation,

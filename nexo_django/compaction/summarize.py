@@ -54,9 +54,10 @@ class Summarize(Strategy):
         input_tokens: int | None = None,
     ) -> None:
         # A terminal app is made with the completion alone, a layer with the app below first.
-        self.app, self.completion = (None, app) if completion is None else (app, completion)
-        if not callable(self.completion):
-            raise TypeError(f"Summarize takes a completion to ask, not {self.completion!r}.")
+        asked = app if completion is None else completion
+        if not callable(asked):
+            raise TypeError(f"Summarize takes a completion to ask, not {asked!r}.")
+        self.app, self.completion = (None if completion is None else app), asked
         self.keep_steps = at_least("keep_steps", keep_steps, 1)
         self.summary_tokens = at_least("summary_tokens", summary_tokens, 1)
         self.input_tokens = input_tokens
@@ -146,7 +147,7 @@ class Summarize(Strategy):
         env.messages = messages
         retries = Events(_retries(env), keep=False)
         inner = Env(messages=messages, events=retries, model=env.model, deadline=env.deadline)
-        self.completion(inner)  # type: ignore[misc]
+        self.completion(inner)
         answers = messages[2:]
         env.usage = sum((m.usage for m in answers if m.usage is not None), env.usage)
         return _text(answers[-1] if answers else None)

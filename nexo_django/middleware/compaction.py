@@ -1,0 +1,283 @@
+"""When to compact: before any model call that would fill too much of the context."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from nexo_django import conf, events
+from nexo_django.compaction.change import Change
+from nexo_django.compaction.pipeline import (
+    CompactionPipeline,
+    Outcome,
+    composed,
+    essential,
+    floor,
+    ladder,
+)
+from nexo_django.completion.catalogue import facts
+from nexo_django.exceptions import (
+    ConfigurationError,
+    ContextOverflow,
+    ContextTooLarge,
+    brief,
+    is_abort,
+)
+from nexo_django.messages import NORMAL, Message
+from nexo_django.pipeline import App, Env
+from nexo_django.tokens import Approximate, Calibrated, Counter, measure
+
+# For a model of which nothing is known.
+UNKNOWN_WINDOW = 128_000
+MOST_RESERVE, USUAL_RESERVE = 20_000, 4096
+# How much of the window must be added before another attempt, after one that fell short.
+COOL_DOWN = 0.05
+
+
+class DefaultCompactionPipeline:
+    """Compact the messages before a model call when they fill `compact_at` of the window.
+
+    They are brought down to `compact_to` of it. `window` is in tokens; by default it is the
+    agent's or the model's context less room for the answer. `compactor` does the work:
+    anything with `compact(messages, target=, events=, token_counter=)`. `compactors` is a
+    list of layers in its place, and with neither it is the usual ladder, which asks
+    `summariser`, a completion, last. A provider that finds a request too large gets a
+    smaller one once; then it is ContextTooLarge.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        window: int | None = None,
+        summariser: Any = None,
+        compactor: Any = None,
+        compactors: Iterable[Any] | None = None,
+        keep_steps: int = 2,
+        compact_at: float | None = None,
+        compact_to: float | None = None,
+        token_counter: Counter | None = None,
+        tools: Iterable[Any] | None = None,
+    ) -> None:
+        self.app = app
+        self.window = window
+        self.compact_at = conf.get("COMPACT_AT") if compact_at is None else compact_at
+        self.compact_to = conf.get("COMPACT_TO") if compact_to is None else compact_to
+        self.token_counter = token_counter
+        self.tools = None if tools is None else list(tools)
+        self.compactor = _compactor(compactor, compactors, summariser, keep_steps)
+        self._check()
+        # From which message on the provider's reports are about the view as it is.
+        self._since: int | None = None
+        self._quiet = 0
+
+    def __call__(self, env: Env) -> None:
+        env.compactor = self.compactor
+        request = Request(self, env)
+        if request.due and request.context > self._quiet:
+            self._compact(request, "threshold")
+        try:
+            self.app(env)
+        except ContextOverflow as overflow:
+            self._again(env, overflow)
+
+    def compact(
+        self, env: Env, *, instructions: str | None = None, dry_run: bool = False
+    ) -> Change | None:
+        """Compact now, whatever the context holds; None when nothing could be given up.
+
+        With `dry_run` it tells what would change and changes nothing.
+        """
+        return self._compact(Request(self, env), "manual", instructions, dry_run)
+
+    def since(self, messages: Sequence[Message]) -> int:
+        """Give the index from which messages are younger than the last compaction."""
+        if self._since is None:
+            # When an earlier turn compacted is not known: none of its reports is believed.
+            known = all(m.kind == NORMAL and m.mark is None for m in messages)
+            self._since = 0 if known else len(messages)
+        return self._since
+
+    def _again(self, env: Env, overflow: ContextOverflow) -> None:
+        request = Request(self, env, overflown=True)
+        if self._compact(request, "overflow") is None:
+            raise request.too_large() from overflow
+        try:
+            self.app(env)
+        except ContextOverflow as second:
+            raise Request(self, env, overflown=True).too_large() from second
+
+    def _compact(
+        self,
+        request: Request,
+        trigger: str,
+        instructions: str | None = None,
+        dry_run: bool = False,
+    ) -> Change | None:
+        env, started = request.env, time.monotonic()
+        outcome = self._attempt(request, instructions)
+        if outcome is None or not outcome.reached:
+            after = request.context if outcome is None else outcome.after + request.overhead
+            self._quiet = after + int(request.window * COOL_DOWN)
+        if outcome is None or not outcome.changed:
+            return None
+        change = Change(
+            before=tuple(env.messages),
+            view=tuple(outcome.messages),
+            trigger=trigger,
+            layers=outcome.layers,
+            context=request.context,
+            tokens_before=outcome.before,
+            tokens_after=outcome.after,
+            target=outcome.target,
+            reached=outcome.reached,
+            floor=outcome.floor,
+            usage=outcome.usage,
+            seconds=time.monotonic() - started,
+        )
+        if not dry_run:
+            self._apply(env, change)
+        return change
+
+    def _attempt(self, request: Request, instructions: str | None) -> Outcome | None:
+        try:
+            return request.attempt(self.compactor, instructions)
+        except Exception as error:
+            if is_abort(error):
+                raise
+            told = {"error": type(error).__name__, "message": "The compactor failed."}
+            request.env.emit(events.ERROR, told)
+            return None
+
+    def _apply(self, env: Env, change: Change) -> None:
+        store = getattr(env.messages.recorder, "compacted", None)
+        # Not through append: these messages are committed already.
+        env.messages[:] = change.view if store is None else store(change)
+        self._since = len(env.messages)
+        env.metadata.pop("last_llm_usage", None)
+        told = {
+            "context": change.context,
+            "before": change.tokens_before,
+            "after": change.tokens_after,
+            "target": change.target,
+            "reached": change.reached,
+            "floor": change.floor,
+            "layers": list(change.layers),
+            "trigger": change.trigger,
+        }
+        env.emit(events.COMPACTED, told, removed=list(change.removed), change=change)
+
+    def _check(self) -> None:
+        if not 0 < self.compact_to < self.compact_at <= 1:
+            raise ConfigurationError(
+                f"compact_at is {self.compact_at} and compact_to is {self.compact_to}; it must be"
+                " 0 < compact_to < compact_at <= 1."
+            )
+        window = self.window
+        if window is not None and (isinstance(window, bool) or not window > 0):
+            raise ConfigurationError(f"window is {window!r}; give a number of tokens.")
+
+
+class Request:
+    """What the next model call would take, by one ruler, and what there is room for."""
+
+    def __init__(
+        self, middleware: DefaultCompactionPipeline, env: Env, *, overflown: bool = False
+    ) -> None:
+        self.env = env
+        counter = middleware.token_counter or env.token_counter or Approximate()
+        env.token_counter = counter
+        tools = middleware.tools or env.tools or _offered(middleware.app)
+        since = middleware.since(env.messages)
+        self.context, factor = measure(
+            env.messages, counter, tools=tools, model=env.model, since=since
+        )
+        self.counter = Calibrated(counter, factor) if factor > 1 else counter
+        self.counted = self.counter.count(env.messages)
+        # The schemas, and whatever else the provider counted that is no message.
+        schemas = self.counter.count([], tools=tools) if tools else 0
+        self.overhead = max(schemas, self.context - self.counted)
+        window = middleware.window or _window(env)
+        # It took less than was estimated, or there would have been no overflow.
+        self.window = min(window, self.context * 9 // 10) if overflown else window
+        self.due = self.context >= self.window * middleware.compact_at
+        self.target = max(1, int(self.window * middleware.compact_to) - self.overhead)
+        self.limit = max(1, self.window - self.overhead)
+
+    def attempt(self, compactor: Any, instructions: str | None) -> Outcome:
+        """Let the compactor work on the messages."""
+        messages, sink = list(self.env.messages), _Sink(self.env)
+        if isinstance(compactor, CompactionPipeline):
+            return compactor.attempt(
+                messages,
+                self.target,
+                events=sink,
+                token_counter=self.counter,
+                limit=self.limit,
+                keep=self.env.metadata.get("keep_output"),
+                model=self.env.model,
+                deadline=self.env.deadline,
+                instructions=instructions,
+            )
+        smaller = compactor.compact(
+            messages, target=self.target, events=sink, token_counter=self.counter
+        )
+        return Outcome.of(compactor, messages, smaller, self.target, self.counter)
+
+    def too_large(self) -> ContextTooLarge:
+        """Make the error that says what can't be made to fit."""
+        least = essential(self.env.messages)
+        largest = max(least, key=lambda m: self.counter.count([m]), default=None)
+        culprit = None
+        if largest is not None:
+            place = next(i for i, m in enumerate(self.env.messages) if m is largest)
+            culprit = f"message {place} ({largest.role}), {self.counter.count([largest]):,} tokens"
+        needed = floor(self.env.messages, self.counter) + self.overhead
+        return ContextTooLarge(
+            f"The messages do not fit the model's context: at least {needed:,} tokens must be"
+            f" sent; the largest is {culprit}. Shorten it, or use a model with a larger context.",
+            floor=needed,
+            budget=self.window,
+            culprit=culprit,
+        )
+
+
+class _Sink:
+    """What a compactor tells goes to the turn's listeners and hooks."""
+
+    def __init__(self, env: Env) -> None:
+        self.env = env
+
+    def emit(self, type: str, payload: dict[str, Any]) -> None:
+        self.env.emit(type, payload)
+
+
+def _compactor(given: Any, layers: Iterable[Any] | None, summariser: Any, keep_steps: int) -> Any:
+    if given is not None and not hasattr(given, "compact"):
+        raise ConfigurationError(
+            f"compactor is {brief(given)}; it needs a method compact(messages, target=,"
+            " events=, token_counter=), as a CompactionPipeline has."
+        )
+    if given is not None:
+        return given
+    try:
+        return ladder(summariser, keep_steps) if layers is None else composed(layers)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(str(error)) from error
+
+
+def _window(env: Env) -> int:
+    known = facts(env.model) if env.model else None
+    declared = getattr(env.agent, "context_window", None)
+    window = declared or (known.context_window if known else None) or UNKNOWN_WINDOW
+    output = (known.max_output_tokens if known else None) or USUAL_RESERVE
+    return max(1, int(window) - min(output, MOST_RESERVE, int(window) // 4))
+
+
+def _offered(app: Any) -> list[Any]:
+    """Find the tools that a layer below will offer: on the first pass it has not run yet."""
+    while app is not None:
+        if tools := getattr(app, "tools", None):
+            return list(tools)
+        app = getattr(app, "app", None)
+    return []
