@@ -56,9 +56,13 @@ class Usage:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Usage:
         """Read what `to_dict` gave."""
-        cost = data.get("cost")
-        counts = {name: data.get(name) or 0 for name in COUNTS}
-        return cls(**counts, cost=None if cost is None else Decimal(cost), raw=data.get("raw"))
+        _check(data, "usage")
+        counts = {name: int(data.get(name) or 0) for name in COUNTS}
+        try:
+            cost = None if data.get("cost") is None else Decimal(data["cost"])
+        except ArithmeticError:
+            raise ValueError("A usage's cost is a number, or null where it is unknown.") from None
+        return cls(**counts, cost=cost, raw=data.get("raw"))
 
 
 COUNTS = ("input", "output", "cached", "cache_write", "reasoning")
@@ -91,6 +95,7 @@ class ToolCall:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ToolCall:
         """Read what `to_dict` gave, keeping unknown keys."""
+        _check(data, "tool call")
         known = {name: data[name] for name in CALL_KEYS if name in data}
         extra = {name: value for name, value in data.items() if name not in CALL_KEYS}
         try:
@@ -180,6 +185,7 @@ class Message:
 
         Raises ValueError or TypeError, with the reason, when it is no message.
         """
+        _check(data, "message")
         known = {
             k: v
             for k, v in data.items()
@@ -204,6 +210,12 @@ MESSAGE_KEYS: dict[str, Any] = {
     "model": None,
     "finish_reason": None,
 }
+
+
+def _check(data: Any, what: str) -> None:
+    """Raise for what is no dictionary; a line of a file may be any JSON."""
+    if not isinstance(data, Mapping):
+        raise TypeError(f"A {what} is a dictionary, not {type(data).__name__}.")
 
 
 class Recorder(Protocol):

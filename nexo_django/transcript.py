@@ -183,7 +183,7 @@ def _paired(messages: Sequence[Message]) -> list[_Entry]:
     waiting: dict[str, tuple[_Entry, list[int]]] = {}
     for message in messages:
         if message.role == TOOL:
-            entry, places = waiting.get(message.tool_call_id or "", (None, []))
+            entry, places = waiting.get(_key(message.tool_call_id), (None, []))
             if entry is not None and places:
                 place = places.pop(0)
                 entry.results[place] = _answering(message, entry.message.calls[place])
@@ -192,7 +192,7 @@ def _paired(messages: Sequence[Message]) -> list[_Entry]:
         entries.append(_Entry(usable, [None] * len(usable.calls)))
         ids: dict[str, list[int]] = {}
         for place, call in enumerate(usable.calls and message.calls):
-            ids.setdefault(str(call.id or ""), []).append(place)
+            ids.setdefault(_key(call.id), []).append(place)
         waiting.update({id_: (entries[-1], places) for id_, places in ids.items()})
     return entries
 
@@ -207,29 +207,26 @@ def _without_calls(message: Message) -> Message:
     return message.replace(tool_calls=None) if message.calls else message
 
 
+def _key(id_: object) -> str:
+    return clean_text(str(id_ or ""))
+
+
 def _distinct_call(call: ToolCall, index: int, seen: set[str]) -> ToolCall:
-    base = id_ = clean_text(str(call.id or "")) or "call"
-    if base in seen or base != call.id:
-        id_ = f"{base}-{index + 1}"
+    id_ = _key(call.id)
+    if not id_ or id_ in seen:
+        id_ = f"{id_ or 'call'}-{index + 1}"
         while id_ in seen:
             id_ += "-"
     seen.add(id_)
-    name, arguments, raw = call.name, call.arguments, call.raw_arguments
-    if not isinstance(name, str) or not name:
-        name = str(name or "unknown")
+    name = call.name if isinstance(call.name, str) and call.name else str(call.name or "unknown")
+    arguments, raw = call.arguments, call.raw_arguments
     if not _is_object(arguments):
         cleaned = clean_json(arguments)
-        raw = raw if raw is not None or isinstance(cleaned, dict) else json.dumps(cleaned)
         arguments = cleaned if isinstance(cleaned, dict) else {}
-    changed = (id_, name, arguments, raw)
-    if all(
-        new is old
-        for new, old in zip(
-            changed, (call.id, call.name, call.arguments, call.raw_arguments), strict=True
-        )
-    ):
+        raw = raw if raw is not None or isinstance(cleaned, dict) else json.dumps(cleaned)
+    if (id_, name) == (call.id, call.name) and arguments is call.arguments:
         return call
-    return ToolCall(*changed, call.provider_fields, call.extra)
+    return ToolCall(id_, name, arguments, raw, call.provider_fields, call.extra)
 
 
 def _wrong(call: ToolCall, open_ids: set[str], role: str) -> str | None:
