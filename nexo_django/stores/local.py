@@ -19,6 +19,7 @@ from nexo_django.exceptions import (
     KeyConflict,
     LeaseLost,
     NothingToContinue,
+    SessionBusy,
     SessionNotFound,
     StoreFailed,
     TurnCancelled,
@@ -35,7 +36,7 @@ from nexo_django.stores.base import (
     TURN_LIMIT,
     TurnRequest,
 )
-from nexo_django.transcript import interrupted_result, last_prompt, repaired
+from nexo_django.transcript import distinct, interrupted_result, last_prompt, repaired
 
 # What a key gives again; every other status means that the turn can go on.
 OUTCOMES = (DONE, TURN_LIMIT, CANCELLED)
@@ -171,17 +172,18 @@ class LocalTurn:
         self.number, self.key = turn.number, turn.key
         self.status, self.usage = turn.status, turn.usage
         self.messages = messages
-        self.reply = turn.reply if held is None else None
+        self.reply = (turn.reply or Message(ASSISTANT)) if held is None else None
 
     def append(self, message: Message) -> Message:
         """Commit a message and give it as it was stored."""
         if message.role == SYSTEM:
-            return message
+            return self.set_system(message.content) or message
+        value = distinct(clean_message(message))
         with self._lock:
             held = self._owned()
-            if message.role == TOOL and held.contents.answered(message.tool_call_id):
-                raise StoreFailed(f"The call {brief(message.tool_call_id)} has its result already.")
-            stored = held.contents.place(clean_message(message))
+            if value.role == TOOL and held.contents.answered(value.tool_call_id):
+                raise StoreFailed(f"The call {brief(value.tool_call_id)} has its result already.")
+            stored = held.contents.place(value)
             held.message(stored)
             held.contents.take(stored)
             self.usage += stored.usage or Usage()
@@ -198,14 +200,16 @@ class LocalTurn:
             return system
 
     def start_call(self, call: ToolCall) -> None:
-        """Commit that a tool call starts to run."""
+        """Commit that a tool call starts to run; a call that has started does not again."""
         with self._lock:
-            held, started = self._owned(), self._turn.started
-            marks = ((c.id, place) for c, place in held.contents.slots if c.id == call.id)
-            mark = next((mark for mark in marks if mark not in started), None)
-            if mark is not None:
-                held.started(self._turn, mark)
-                started.add(mark)
+            held, marks = self._owned(), self._turn.started
+            mark = next(((c.id, at) for c, at in held.contents.slots if c.id == call.id), None)
+            if mark is None:
+                return
+            if mark in marks:
+                raise StoreFailed(f"The call {brief(call.id)} has been started before.")
+            held.started(self._turn, mark)
+            marks.add(mark)
 
     def checkpoint(self) -> None:
         """Raise if the turn was cancelled or lost its lease."""
@@ -274,11 +278,15 @@ class LocalChat(ABC):
 
     def begin(self, request: TurnRequest) -> LocalTurn:
         """Take the lease and commit the prompt; see StoredChat."""
-        # An outcome needs no lease: another turn may run meanwhile.
-        if request.key is not None and (found := _outcome(self.read(), request)):
-            return found
         wait = conf.get("TURN_WAIT") if request.wait is None else request.wait
-        held = self.hold(wait, make=request.prompt is not None)
+        make = request.prompt is not None
+        try:
+            held = self.hold(0, make=make)
+        except SessionBusy:
+            # An outcome needs no lease.
+            if request.key is not None and (found := _outcome(self.read(), request)):
+                return found
+            held = self.hold(wait, make=make)
         try:
             with held.lock:
                 return _begun(held, request)
@@ -339,7 +347,7 @@ def _outcome(contents: Contents, request: TurnRequest) -> LocalTurn | None:
             f"The key {brief(request.key)} was used for turn {turn.number} with another prompt; "
             f"take a new key for a new prompt."
         )
-    return LocalTurn(None, turn, contents.view()) if turn.status in OUTCOMES else None
+    return LocalTurn(None, turn, []) if turn.status in OUTCOMES else None
 
 
 def started(
@@ -363,7 +371,7 @@ def continued(held: Held, request: TurnRequest) -> LocalTurn:
     """Take up the unsettled turn; finished results are kept."""
     contents = held.contents
     last = contents.turns[-1] if contents.turns else None
-    turn = contents.turn(request.key) or last
+    turn = last if request.prompt is None else contents.turn(request.key)
     if turn is None or turn.status in OUTCOMES:
         raise NothingToContinue("The session's last turn is finished; prompt() starts another.")
     if turn is not last:
@@ -371,8 +379,9 @@ def continued(held: Held, request: TurnRequest) -> LocalTurn:
             f"Turn {turn.number} was interrupted and the session went on without it; "
             f"prompt again with a new key."
         )
-    began = [(call, place) for call, place in contents.slots if (call.id, place) in turn.started]
+    began = [(call, at) for call, at in contents.slots if (call.id, at) in turn.started]
     _close_calls(held, [slot for slot in began if slot[0].name not in request.idempotent])
+    turn.started = set()
     if turn.status != RUNNING:
         turn.status, turn.error = RUNNING, ""
         held.turn(turn)

@@ -83,8 +83,11 @@ class MemoryChat(LocalChat):
             if room is None:
                 return Contents()
             kept = room.contents
-            messages = [private(m) for m in kept.messages]
-            return Contents(messages, list(kept.turns), kept.system, kept.next)
+            return Contents(list(kept.messages), list(kept.turns), kept.system)
+
+    def view(self) -> list[Message]:
+        """Give the messages the model would see, which the caller may change."""
+        return [private(message) for message in super().view()]
 
     def exists(self) -> bool:
         """Whether the chat is stored."""

@@ -20,6 +20,7 @@ from nexo_django.exceptions import (
     NothingToContinue,
     SessionBusy,
     SessionNotFound,
+    StoreFailed,
     TurnCancelled,
 )
 from nexo_django.messages import (
@@ -226,15 +227,16 @@ def test_a_key_gives_its_outcome_again(place: Place, status: str) -> None:
         turn.append(Message(ASSISTANT, "here", usage=Usage(input=2)))
     turn.finish(status)
     turn.close()
+    running = chat.begin(ask("meanwhile"))
     before = said(chat)
     again = chat.begin(ask("once", key="k"))
+    running.append(Message(ASSISTANT, "hi"))
+    running.close()
     assert (again.number, again.key, again.status) == (turn.number, "k", status)
     assert again.usage.total == (8 if status == DONE else 6)
-    if status == DONE:
-        assert again.reply.content == "here"
+    assert again.reply.content == ("here" if status == DONE else "looking")
     again.close()
-    assert said(chat) == before
-    answered(chat, "another")
+    assert said(chat) == [*before, (ASSISTANT, "hi")]
     assert chat.begin(ask("once", key="k")).status == status
     third = chat.begin(ask("a third"))
     assert third.number == 3
@@ -334,6 +336,51 @@ def test_there_must_be_something_to_continue(place: Place) -> None:
     answered(chat, "still free")
 
 
+def test_a_call_starts_once_and_has_one_result(place: Place) -> None:
+    chat = place.chat()
+    turn = chat.begin(ask())
+    turn.append(calls("a", "b"))
+    turn.start_call(ToolCall("call_1", "a"))
+    with pytest.raises(StoreFailed):
+        turn.start_call(ToolCall("call_1", "a"))
+    turn.append(Message(TOOL, "once", tool_call_id="call_1"))
+    with pytest.raises(StoreFailed):
+        turn.append(Message(TOOL, "twice", tool_call_id="call_1"))
+    turn.append(Message(TOOL, "the other", tool_call_id="call_2"))
+    assert [m.content for m in chat.history() if m.role == TOOL] == ["once", "the other"]
+    turn.close()
+
+
+def test_calls_with_one_id_are_told_apart(place: Place) -> None:
+    chat = place.chat()
+    turn = chat.begin(ask())
+    same = (ToolCall("c", "a"), ToolCall("c", "b"))
+    stored = turn.append(Message(ASSISTANT, None, tool_calls=same))
+    first, second = (call.id for call in stored.calls)
+    assert first != second
+    turn.append(Message(TOOL, "b's", tool_call_id=second))
+    turn.append(Message(TOOL, "a's", tool_call_id=first))
+    view = chat.view()
+    assert [m.content for m in view if m.role == TOOL] == ["a's", "b's"]
+    assert transcript.repaired(view) == view
+    turn.close()
+
+
+def test_an_id_may_come_back_in_a_later_step(place: Place) -> None:
+    chat = place.chat()
+    turn = chat.begin(ask())
+    for n in (1, 2):
+        turn.append(calls("a"))
+        turn.start_call(ToolCall("call_1", "a"))
+        turn.append(Message(TOOL, f"result {n}", tool_call_id="call_1"))
+    turn.append(calls("a"))
+    place.abandon(chat, turn)
+    taken = chat.begin(go_on())
+    assert [m.content for m in taken.messages if m.role == TOOL] == ["result 1", "result 2"]
+    assert [c.id for c in transcript.open_calls(taken.messages)] == ["call_1"]
+    taken.close()
+
+
 def test_continuing_runs_only_what_may_run(place: Place) -> None:
     chat = place.chat()
     turn = chat.begin(ask())
@@ -399,11 +446,8 @@ def test_cancelling_is_for_the_running_turn(place: Place) -> None:
     turn = chat.begin(ask("second"))
     turn.checkpoint()
     assert chat.cancel() is True
-    until = time.monotonic() + LONG
-    # A store may look twice a second only.
     with pytest.raises(TurnCancelled):
-        while time.monotonic() < until:
-            turn.checkpoint()
+        _check_for_long(turn)
     turn.append(Message(ASSISTANT, "half of", status=INTERRUPTED))
     assert turn.status != DONE
     turn.finish(CANCELLED)
@@ -582,6 +626,14 @@ def test_every_message_survives(
     assert stored == [clean_message(message) for message in wanted]
     assert [m.position for m in stored] == list(range(1, len(stored) + 1))
     assert transcript.problem(transcript.sendable(chat.view())) is None
+
+
+def _check_for_long(turn: Any) -> None:
+    """Check again and again: a store may look twice a second only."""
+    until = time.monotonic() + LONG
+    while time.monotonic() < until:
+        turn.checkpoint()
+        time.sleep(0.01)
 
 
 def _close_connections() -> None:
