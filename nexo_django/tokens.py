@@ -29,7 +29,7 @@ _WORDS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ \n\t\r"
 # Base64, hexadecimal, keys: runs without a word in them, with letters and digits.
 _DENSE = re.compile(r"[A-Za-z0-9+/=_-]{32,}")
 _DIGIT, _LETTER = re.compile(r"[0-9]"), re.compile(r"[A-Za-z]")
-_SHORT, _DENSE_CHARS = 1.6, 1.3
+_SHORT, _DENSE_CHARS = 1.35, 1.3
 
 
 class Counter(Protocol):
@@ -48,8 +48,11 @@ def _weigh(text: str, chars_per_token: float) -> float:
     short = len(ascii_bytes.translate(None, _WORDS))
     weight = (len(ascii_bytes) - short) / chars_per_token + short / min(_SHORT, chars_per_token)
     if other:
-        astral = len(text.encode("utf-16-le", "surrogatepass")) // 2 - len(text)
-        weight += other + 2 * astral
+        # Of two bytes are accents, Greek, Cyrillic, Arabic; of three and four Chinese and emoji.
+        four = len(text.encode("utf-16-le", "surrogatepass")) // 2 - len(text)
+        size = len(text.encode("utf-8", "surrogatepass")) - len(ascii_bytes)
+        three = size - 2 * other - 2 * four
+        weight += 0.6 * (other - three - four) + three + 3 * four
     for run in _DENSE.findall(text):
         if _DIGIT.search(run) and _LETTER.search(run):
             weight += len(run) / min(_DENSE_CHARS, chars_per_token) - len(run) / chars_per_token
