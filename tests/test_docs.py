@@ -24,6 +24,16 @@ import pytest
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 FENCE = re.compile(r"^( *)```(\{code-block\} )?(\w+)$")
+BASE_OPTIONS = [
+    "version",
+    "verbosity",
+    "settings",
+    "pythonpath",
+    "traceback",
+    "no_color",
+    "force_color",
+    "skip_checks",
+]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -205,6 +215,26 @@ def test_the_events_page_is_complete():
     cells = re.findall(r"^\| (`.+?`) \|", (DOCS / "reference/events.md").read_text(), re.MULTILINE)
     shown = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
     assert set(events.EVENTS) <= shown
+
+
+def test_the_models_page_is_complete():
+    from django.apps import apps
+
+    rows = table("reference/models.md")
+    assert set(rows) == {m.__name__ for m in apps.get_app_config("nexo_django").get_models()}
+
+
+def test_the_commands_page_is_complete():
+    from django.core.management import get_commands, load_command_class
+
+    text = (DOCS / "reference/commands.md").read_text()
+    for name in (n for n, app in get_commands().items() if app == "nexo_django"):
+        _before, _title, section = text.partition(f"## {name}\n")
+        section = section.partition("\n## ")[0]
+        parser = load_command_class("nexo_django", name).create_parser("manage.py", name)
+        common = {"help", *BASE_OPTIONS}
+        options = {o for a in parser._actions if a.dest not in common for o in a.option_strings}
+        assert options <= set(re.findall(r"--[a-z-]+", section)), name
 
 
 def test_it_builds_without_a_warning(tmp_path):

@@ -11,7 +11,7 @@ from nexo_django.leases import Lease
 from nexo_django.messages import ASSISTANT, SYSTEM, TOOL, Message
 from nexo_django.models import tables
 from nexo_django.stores import rows
-from nexo_django.stores.database_turn import DatabaseTurn, Place
+from nexo_django.stores.database_turn import DatabaseTurn
 from nexo_django.stores.repair import repair
 
 
@@ -61,7 +61,7 @@ def _turn(chat: Any, alias: str) -> Iterator[DatabaseTurn | None]:
     if last is None or not lease.claim({}):
         yield None
         return
-    turn = DatabaseTurn(Place(found, alias, chat.pk, chat.next_position), lease, last)
+    turn = DatabaseTurn(found, alias, last, lease)
     try:
         yield turn
     finally:
