@@ -90,6 +90,7 @@ def mapped(what: str = "written") -> Iterator[None]:
 @contextmanager
 def short(alias: str) -> Iterator[None]:
     """Run one durable transaction, with a database's errors mapped."""
+    outside_transaction(alias)
     with mapped(), transaction.atomic(using=alias, durable=True):
         yield
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -99,6 +100,7 @@ class _Heart:
         self.lock = threading.Lock()
         self.held: WeakValueDictionary[str, Lease] = WeakValueDictionary()
         self.thread: threading.Thread | None = None
+        self.woken = threading.Event()
 
     def hold(self, lease: Lease) -> None:
         with self.lock:
@@ -106,15 +108,23 @@ class _Heart:
             if self.thread is None or not self.thread.is_alive():
                 self.thread = threading.Thread(target=self._run, name="nexo-leases", daemon=True)
                 self.thread.start()
+        # A setting may have changed since the thread began to wait.
+        self.woken.set()
 
     def drop(self, lease: Lease) -> None:
         with self.lock:
             self.held.pop(lease.token, None)
 
     def _run(self) -> None:
-        pause = threading.Event()
-        while not pause.wait(conf.get("LEASE_SECONDS") / 3):
-            if not self._beat():
+        last = time.monotonic()
+        while True:
+            left = last + conf.get("LEASE_SECONDS") / 3 - time.monotonic()
+            if left > 0:
+                self.woken.wait(left)
+                self.woken.clear()
+            elif self._beat():
+                last = time.monotonic()
+            else:
                 return
 
     def _beat(self) -> bool:

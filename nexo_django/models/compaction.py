@@ -21,8 +21,9 @@ class AbstractCompaction(models.Model):
     """One compaction of a chat; rows are never changed by it.
 
     The view is the system message, `summary`, and the rows from `first_kept_position` on,
-    with the contents of `rewrites` (position to placeholder) in place of theirs. It looked
-    at rows up to `upto_position` only. To undo it is to go back to `parent`.
+    with the contents of `rewrites` (position to placeholder, or null to leave the row out)
+    in place of theirs. It looked at rows up to `upto_position` only. To undo it is to go back
+    to `parent`.
     """
 
     chat = models.ForeignKey(  # type: ignore[misc]

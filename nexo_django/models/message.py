@@ -216,7 +216,7 @@ class AbstractMessage(models.Model):
     def _store(self, totals: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         using = kwargs.get("using") or router.db_for_write(type(self), instance=self)
         with transaction.atomic(using=using, savepoint=False):
-            self.position = (self.place or self._take_place)(totals)
+            self.position = self.place(totals) if self.place else self._take_place(totals, using)
             super().save(*args, **{**kwargs, "using": using})
             self._announce(using)
 
@@ -225,25 +225,27 @@ class AbstractMessage(models.Model):
         before = self.token_count
         self._ready()
         changes = {"token_count": F("token_count") + self.token_count - before}
-        if self.place is None:
-            self._chats().update(**changes)
-        else:
-            self.place(changes)
-        super().save(*args, **kwargs)
+        using = kwargs.get("using") or router.db_for_write(type(self), instance=self)
+        with transaction.atomic(using=using, savepoint=False):
+            if self.place is None:
+                self._chat(using).update(**changes)
+            else:
+                self.place(changes)
+            super().save(*args, **{**kwargs, "using": using})
 
-    def _take_place(self, totals: dict[str, Any]) -> int:
+    def _take_place(self, totals: dict[str, Any], using: str) -> int:
         """Take the chat's next position; the UPDATE holds the row, so that it is ours."""
+        chat = self._chat(using)
         if self.role == SYSTEM:
-            self._chats().update(**totals)
+            chat.update(**totals)
             return 0
         reserved = 1 + len(self.new_calls)
-        self._chats().update(next_position=F("next_position") + reserved, **totals)
-        after: int = self._chats().values_list("next_position", flat=True).get()
+        chat.update(next_position=F("next_position") + reserved, **totals)
+        after: int = chat.values_list("next_position", flat=True).get()
         return after - reserved
 
-    def _chats(self) -> Any:
+    def _chat(self, using: str) -> Any:
         chats: Any = self._meta.get_field("chat").related_model
-        using = router.db_for_write(type(self), instance=self)
         return chats._base_manager.using(using).filter(pk=self.chat_id)
 
     def _announce(self, using: str) -> None:

@@ -52,8 +52,9 @@ def columns(usage: Usage) -> dict[str, Any]:
     counts = {f"{name}_tokens": min(max(getattr(usage, name), 0), MOST) for name in COUNTS}
     cost = usage.cost
     # The column holds that much; a larger cost of one call is not a price.
-    known = cost is not None and cost.is_finite() and abs(cost) < 10 ** (COST_DIGITS - COST_PLACES)
-    return {**counts, "cost": cost if known else None}
+    if cost is None or not cost.is_finite() or abs(cost) >= 10 ** (COST_DIGITS - COST_PLACES):
+        return {**counts, "cost": None}
+    return {**counts, "cost": cost.quantize(Decimal(1).scaleb(-COST_PLACES))}
 
 
 def moves(columns: Mapping[str, Any]) -> dict[str, Any]:

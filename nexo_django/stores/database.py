@@ -31,7 +31,7 @@ from nexo_django.stores.base import (
     STOPPED,
     TurnRequest,
 )
-from nexo_django.stores.database_turn import OUTCOMES, DatabaseTurn, Place
+from nexo_django.stores.database_turn import OUTCOMES, DatabaseTurn
 from nexo_django.stores.repair import repair
 from nexo_django.transcript import repaired
 
@@ -71,7 +71,7 @@ class DatabaseChat:
                 busy = _busy_for(chat)
                 keyed = self._keyed(chat, request)
             if keyed is not None and keyed.status in OUTCOMES:
-                return self._finished(chat, keyed)
+                return self._finished(keyed)
             if busy is None:
                 turn = self._begin(chat, keyed, request)
                 if turn is not None:
@@ -173,8 +173,14 @@ class DatabaseChat:
                 lease = connections.first(self.alias, lambda: self._resume(chat, row, model_id))
         except _Raced:
             return None
-        place = Place(self.tables, self.alias, chat.pk, chat.next_position, model_id)
-        turn = DatabaseTurn(place, lease, row)
+        turn = DatabaseTurn(
+            self.tables,
+            self.alias,
+            row,
+            lease,
+            next_position=chat.next_position,
+            model_id=model_id,
+        )
         try:
             leases.keep(lease)
             self._load(turn, chat, None if request.prompt and keyed is None else request.idempotent)
@@ -272,9 +278,9 @@ class DatabaseChat:
         turn.messages = repaired(loaded.values(), keep_open=keep_open)
         connections.release(self.alias)
 
-    def _finished(self, chat: Any, row: Any) -> DatabaseTurn:
+    def _finished(self, row: Any) -> DatabaseTurn:
         """Give a turn that was finished before, with the reply that it had."""
-        turn = DatabaseTurn(Place(self.tables, self.alias, chat.pk, 0), None, row)
+        turn = DatabaseTurn(self.tables, self.alias, row)
         answers = self._messages().filter(turn=row, role=ASSISTANT).order_by("-position")
         with connections.mapped("read"):
             answer = answers.first()

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from django.utils import timezone
@@ -39,28 +38,28 @@ logger = logging.getLogger(__name__)
 # What a turn does not go on from.
 OUTCOMES = (DONE, TURN_LIMIT, CANCELLED)
 POLL_SECONDS = 0.5
-
-
-@dataclass
-class Place:
-    """Where a turn writes: its tables and database, and the chat's next position."""
-
-    tables: Tables
-    alias: str
-    chat_id: int
-    next_position: int
-    model_id: int | None = None
+MOST = 2**63 - 1
 
 
 class DatabaseTurn:
     """An open turn; also the recorder of its messages. Threads may share it."""
 
-    def __init__(self, place: Place, lease: Lease | None, row: Any) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        alias: str,
+        row: Any,
+        lease: Lease | None = None,
+        *,
+        next_position: int = 0,
+        model_id: int | None = None,
+    ) -> None:
         self.number, self.key, self.status = row.number, row.key, row.status
         self.usage: Usage = row.usage
         self.messages: list[Message] = []
         self.reply: Message | None = None
-        self.place, self.lease, self.row = place, lease, row
+        self.tables, self.alias, self.row, self.lease = tables, alias, row, lease
+        self.next_position, self.model_id = next_position, model_id
         # The stored system message, and the calls of the last step by their ids.
         self.system: Any = None
         self.calls: dict[str, Any] = {}
@@ -90,7 +89,7 @@ class DatabaseTurn:
                     row = self._put_system(row, text)
                 else:
                     self.fence(**row.withdrawal())
-                    copy.copy(row).delete(using=self.place.alias)
+                    copy.copy(row).delete(using=self.alias)
             self.system = row if text else None
             return None if self.system is None else message_value(self.system)
 
@@ -159,7 +158,7 @@ class DatabaseTurn:
         """
         self._held()
         try:
-            with connections.short(self.place.alias):
+            with connections.short(self.alias):
                 yield
         finally:
             if not last:
@@ -172,18 +171,18 @@ class DatabaseTurn:
 
     def advance(self, step: int, **changes: Any) -> int:
         """Take the chat's next positions, with its other changes, behind the fence."""
-        place, lease = self.place, self._held()
+        lease = self._held()
         while True:
-            at = place.next_position
+            at = self.next_position
             after = {"next_position": at + step, **changes}
             if lease.renew({"next_position": at}, **after):
-                place.next_position = at + step
+                self.next_position = at + step
                 return at
             # A message that was saved outside the turn has moved it, or the lease is gone.
             found = lease.read("next_position")
             if found is None:
                 raise self._lost()
-            place.next_position = found[0]
+            self.next_position = found[0]
 
     def store_result(self, value: Message, call: Any, position: int, status: str) -> Any:
         """Store a call's result at its place, inside `writing`; a second one is refused."""
@@ -195,11 +194,11 @@ class DatabaseTurn:
                 raise StoreFailed(f"The call {brief(call.call_id)} has its result already.")
             return position
 
-        row = self.place.tables.message.from_value(
-            value, chat_id=self.place.chat_id, turn_id=self.row.pk, answers=call
+        row = self.tables.message.from_value(
+            value, chat_id=self.row.chat_id, turn_id=self.row.pk, answers=call
         )
         row.place = put
-        row.save(using=self.place.alias, force_insert=True)
+        row.save(using=self.alias, force_insert=True)
         return row
 
     def _result(self, value: Message, call: Any) -> Message:
@@ -215,14 +214,14 @@ class DatabaseTurn:
         done = value.role == ASSISTANT and not value.calls and value.status == COMPLETE
         usage = self.usage + value.usage if value.usage else self.usage
         status = DONE if done else self.status
-        place, links = self.place, {"chat_id": self.place.chat_id, "turn_id": self.row.pk}
+        links = {"chat_id": self.row.chat_id, "turn_id": self.row.pk}
         if value.role == ASSISTANT:
-            links["model_id"] = place.model_id
-        row = place.tables.message.from_value(value, **links)
+            links["model_id"] = self.model_id
+        row = self.tables.message.from_value(value, **links)
         settled = {"open_turn": None} if done else {}
         row.place = lambda totals: self.advance(1 + len(value.calls), **totals, **settled)
         with self.writing(last=done):
-            row.save(using=place.alias, force_insert=True)
+            row.save(using=self.alias, force_insert=True)
             calls = self._store_calls(row)
             if done or value.usage:
                 self._update_turn(usage, status)
@@ -232,7 +231,7 @@ class DatabaseTurn:
         return message_value(row, row.new_calls, value.tool_call_id)
 
     def _store_calls(self, row: Any) -> dict[str, Any]:
-        table = self.place.tables.tool_call
+        table = self.tables.tool_call
         calls = table.from_values(row, row.new_calls)
         if calls:
             self._calls().bulk_create(calls)
@@ -242,9 +241,9 @@ class DatabaseTurn:
         return {call.value().id: call for call in calls}
 
     def _put_system(self, row: Any, text: str) -> Any:
-        table, place = self.place.tables.message, self.place
+        table = self.tables.message
         if row is None:
-            row = table.from_value(Message(SYSTEM, text), chat_id=place.chat_id)
+            row = table.from_value(Message(SYSTEM, text), chat_id=self.row.chat_id)
         else:
             row = copy.copy(row)
             row.content = text
@@ -254,20 +253,22 @@ class DatabaseTurn:
             return 0
 
         row.place = put
-        row.save(using=place.alias)
+        row.save(using=self.alias)
         return row
 
     def _update_turn(self, usage: Usage, status: str, **changes: Any) -> None:
-        sums: dict[str, Any] = {f"{name}_tokens": getattr(usage, name) for name in COUNTS}
+        sums: dict[str, Any] = {
+            f"{name}_tokens": min(getattr(usage, name), MOST) for name in COUNTS
+        }
         if usage.total or usage.cost is not None:
             sums["cost"] = usage.cost
         if status != RUNNING:
             changes["finished"] = timezone.now()
-        turns = self.place.tables.turn._base_manager.using(self.place.alias)
+        turns = self.tables.turn._base_manager.using(self.alias)
         turns.filter(pk=self.row.pk).update(status=status, **sums, **changes)
 
     def _calls(self) -> Any:
-        return self.place.tables.tool_call._base_manager.using(self.place.alias)
+        return self.tables.tool_call._base_manager.using(self.alias)
 
     def _held(self) -> Lease:
         if self.lease is None:
@@ -282,4 +283,4 @@ class DatabaseTurn:
 
     def _give_back(self) -> None:
         # A tool's thread has no further use of its connection.
-        connections.release(self.place.alias, close=threading.get_ident() != self._thread)
+        connections.release(self.alias, close=threading.get_ident() != self._thread)

@@ -18,8 +18,8 @@ def repair(
     """Store an interrupted result for each call that has none, at the place kept for it.
 
     With `keep_open` those of the last step that never started, or whose tool is
-    `idempotent`, may still run: they become the turn's open calls. What can't be mended in
-    the store, such as rows made by hand, is mended in every view of it instead.
+    `idempotent`, may still run. What can't be mended in the store, such as rows made by hand,
+    is mended in every view of it instead.
     """
     missing = list(_unanswered(rows))
     last = _last_step(rows) if keep_open else None
@@ -29,7 +29,7 @@ def repair(
         if call.message is last
         and (call.status == CallStatus.PENDING or call.value().name in idempotent)
     ]
-    turn.calls = {call.value().id: call for call in runnable}
+    turn.calls = {} if last is None else {c.value().id: c for c in rows.calls.get(last.pk, ())}
     again = [call for call in runnable if call.status != CallStatus.PENDING]
     lost = [call for call in missing if call not in runnable and _has_place(rows, call)]
     if not lost and not again:
@@ -37,7 +37,7 @@ def repair(
     with turn.writing():
         turn.fence()
         if again:
-            calls = type(again[0])._base_manager.using(turn.place.alias)
+            calls = type(again[0])._base_manager.using(turn.alias)
             calls.filter(pk__in=[c.pk for c in again]).update(status=CallStatus.PENDING)
         stored = [_interrupt(turn, call) for call in lost]
     rows.add(stored)
@@ -54,8 +54,8 @@ def _unanswered(rows: Rows) -> Iterator[Any]:
     answered = {row.answers_id for row in rows.messages}
     for row in rows.messages:
         for call in rows.calls.get(row.pk, ()):
+            call.message = row
             if call.pk not in answered:
-                call.message = row
                 yield call
 
 

@@ -20,12 +20,13 @@ class Rows:
     calls: dict[int, list[Any]] = field(default_factory=dict)
     # The ids of calls by their rows' keys, for the results that answer them.
     ids: dict[int, str] = field(default_factory=dict)
-    rewrites: dict[str, str] = field(default_factory=dict)
+    rewrites: dict[str, str | None] = field(default_factory=dict)
     summary_id: int | None = None
 
     def values(self) -> list[Message]:
         """Give the messages as values, with what compaction rewrote."""
-        return [self._rewritten(self.value(row)) for row in self.messages]
+        shown = (self._rewritten(self.value(row)) for row in self.messages)
+        return [message for message in shown if message is not None]
 
     def add(self, stored: list[Any]) -> None:
         """Add results that were just stored."""
@@ -41,10 +42,12 @@ class Rows:
         # The summary stands for what came before the rows, wherever it was stored.
         return sorted(rows, key=lambda r: (r.position != 0, r.pk != self.summary_id, r.position))
 
-    def _rewritten(self, message: Message) -> Message:
-        placeholder = self.rewrites.get(str(message.position))
-        if placeholder is None:
+    def _rewritten(self, message: Message) -> Message | None:
+        if str(message.position) not in self.rewrites:
             return message
+        placeholder = self.rewrites[str(message.position)]
+        if placeholder is None:
+            return None
         return message.replace(content=placeholder, parts=None, mark="tool_results")
 
 
