@@ -13,16 +13,13 @@ from typing import Any
 from nexo_django import conf, events
 from nexo_django.exceptions import (
     ConfigurationError,
-    LeaseLost,
-    LimitExceeded,
-    StoreFailed,
+    InvalidArguments,
     ToolDenied,
     ToolError,
     ToolNotFound,
-    TurnCancelled,
     brief,
+    is_abort,
 )
-from nexo_django.exceptions import InvalidArguments as BadArguments
 from nexo_django.messages import TOOL, Message, ToolCall
 from nexo_django.middleware.parallel import in_transaction, together
 from nexo_django.pipeline import App, Env
@@ -33,11 +30,6 @@ from nexo_django.transcript import open_calls
 from nexo_django.truncation import truncate
 
 logger = logging.getLogger(__name__)
-
-ABORTS = (TurnCancelled, LimitExceeded, LeaseLost, StoreFailed)
-# Celery raises this as a plain Exception; known by name, so that Celery need not be there.
-ABORT_NAMES = frozenset({"SoftTimeLimitExceeded", "TimeLimitExceeded"})
-ABORT_PACKAGES = frozenset({"billiard", "celery"})
 
 
 @dataclass
@@ -142,20 +134,10 @@ class DefaultToolPipeline:
             names = ", ".join(self._by_name) or "none"
             raise ToolNotFound(f"There is no tool {brief(run.name)}. The tools are: {names}.")
         if not run.arguments and not _parsed(run.call):
-            raise BadArguments(f"The arguments of {run.name} were not a JSON object; send one.")
+            raise InvalidArguments(f"The arguments of {run.name} were not a JSON object; send one.")
         if run.env.messages.recorder is not None:
             run.env.messages.recorder.start_call(run.call)
         return tool.run(run.arguments, run.env)
-
-
-def is_abort(error: BaseException) -> bool:
-    """Whether an error means that the turn must stop, rather than that a tool failed."""
-    if isinstance(error, ABORTS) or not isinstance(error, Exception):
-        return True
-    return any(
-        cls.__name__ in ABORT_NAMES and cls.__module__.partition(".")[0] in ABORT_PACKAGES
-        for cls in type(error).__mro__
-    )
 
 
 def _parsed(call: ToolCall) -> bool:

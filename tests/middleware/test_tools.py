@@ -13,7 +13,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.db import connections
 
-from nexo_django import Env, Event, Message, Pipeline, ToolCall, tool
+from nexo_django import Env, Event, Message, Pipeline, Session, ToolCall, tool
 from nexo_django.exceptions import (
     ConfigurationError,
     LeaseLost,
@@ -21,15 +21,15 @@ from nexo_django.exceptions import (
     StoreFailed,
     ToolError,
     TurnCancelled,
+    is_abort,
 )
 from nexo_django.messages import ASSISTANT, TOOL, USER
 from nexo_django.middleware import DefaultToolPipeline, SessionLog, ToolResultLoop, ToolRun
-from nexo_django.middleware.tools import is_abort
 from nexo_django.stores.base import OpenTurn, TurnRequest
 from nexo_django.stores.memory import MemoryStore
 from nexo_django.tools import ToolResult
 from nexo_django.transcript import problem
-from tests.support import Script, asking, call
+from tests.support import Script, asking, call, make_agent
 
 PATIENCE = 60
 ASK, DONE = Message(USER, "go"), Message(ASSISTANT, "done")
@@ -257,6 +257,22 @@ def test_tools_in_threads_use_the_database_and_keep_no_connection() -> None:
     assert [m.content for m in results(env)] == ["true"] * 3
     assert get_user_model().objects.count() == 3
     assert all(c is not connections["default"] and c.connection is None for c in used)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_parallel_results_of_a_session_are_stored_in_call_order() -> None:
+    both = threading.Barrier(3)
+
+    @tool
+    def together(name: str) -> str:
+        both.wait(PATIENCE)
+        return name
+
+    script = Script(asking(*(call("together", name=name) for name in "abc")), "done")
+    session = Session.resume(make_agent(script, "Parallel", tools=[together]), "one")
+    assert session.prompt("go").content == "done"
+    assert [m.content for m in session.history() if m.role == TOOL] == ["a", "b", "c"]
+    assert [m.role for m in session.messages][-5:] == [ASSISTANT, TOOL, TOOL, TOOL, ASSISTANT]
 
 
 def soft_limit() -> BaseException:
