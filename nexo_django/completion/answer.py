@@ -41,12 +41,14 @@ class Assembly:
     """An answer as far as it has come.
 
     `began` turns true with the first text, reasoning or call: from there on the request must
-    not be sent again, since someone may have read it.
+    not be sent again, since someone may have read it. `reported` is False when the usage is
+    no report of the provider's.
     """
 
     def __init__(self, issuer: str) -> None:
         self.issuer = issuer
         self.began = False
+        self.reported = True
         self.finish_reason: str | None = None
         self.usage: Any = None
         self._text: list[str] = []
@@ -95,8 +97,8 @@ class Assembly:
 
     def _add_block(self, block: Any) -> None:
         data = clean_json(_data(block))
-        last = self._blocks[-1] if self._blocks else None
-        if data.get("type") != "thinking" or last is None or not _is_open(last):
+        last = self._blocks[-1] if self._blocks else {}
+        if data.get("type") != "thinking" or not _is_open(last) or _is_next(last, data):
             self._blocks.append(data)
             return
         last["thinking"] = (last.get("thinking") or "") + (data.get("thinking") or "")
@@ -142,7 +144,7 @@ class Assembly:
             reasoning=self._reasoning(),
             model=model,
             finish_reason=self.finish_reason,
-            usage=usage_of(self.usage, cost),
+            usage=usage_of(self.usage, cost) if self.reported else None,
         )
 
     def partial(self, model: str) -> Message:
@@ -152,7 +154,8 @@ class Assembly:
     def _reasoning(self) -> dict[str, Any] | None:
         kept = {
             "text": self.thoughts,
-            "blocks": self._blocks,
+            # A block's index belongs to the stream; a provider refuses it in a request.
+            "blocks": [{k: v for k, v in b.items() if k != "index"} for b in self._blocks],
             "items": self._items,
             "fields": self._fields,
         }
@@ -163,6 +166,10 @@ class Assembly:
         taken: set[str] = set()
         # Nothing can be run, or replayed, without a name.
         return tuple(_tool_call(call, taken) for call in self._calls if call.name)
+
+
+def _is_next(last: dict[str, Any], data: dict[str, Any]) -> bool:
+    return data.get("index", last.get("index")) != last.get("index")
 
 
 def _is_open(block: dict[str, Any]) -> bool:
@@ -209,8 +216,8 @@ def _refuse(constant: str) -> None:
 
 
 def usage_of(reported: Any, cost: Callable[[Any], Decimal | None]) -> Usage | None:
-    """Read a provider's report of tokens; None when there was none."""
-    if reported is None:
+    """Read a provider's report of tokens; None when there was none, or one of zeros."""
+    if not (_count(reported, "prompt_tokens") or _count(reported, "completion_tokens")):
         return None
     before, after = (read(reported, f"{n}_tokens_details") for n in ("prompt", "completion"))
     return Usage(

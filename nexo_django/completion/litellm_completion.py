@@ -154,6 +154,7 @@ class _Call:
         try:
             while (chunk := self._guarded(lambda: next(pieces, None))) is not None:
                 yield chunk
+            self.answer.reported = _reported(response)
         finally:
             _close(response)
 
@@ -181,8 +182,8 @@ class _Call:
             request["tools"] = [tool.definition() for tool in env.tools]
         if env.stream:
             request["stream"] = True
-            if _reports_usage(self.model, self.provider):
-                request["stream_options"] = {"include_usage": True}
+            # litellm leaves it out for a provider that reports unasked, and then needs it itself.
+            request["stream_options"] = {"include_usage": True}
         return request
 
     def _limits(self) -> dict[str, float]:
@@ -237,11 +238,6 @@ def _has_key(provider: str, keys: Iterable[str]) -> bool:
     return any(globals_) or any(litellm.get_secret(key) for key in keys)
 
 
-def _reports_usage(model: str, provider: str) -> bool:
-    known = _litellm().get_supported_openai_params(model, custom_llm_provider=provider)
-    return "stream_options" in (known or ())
-
-
 def _cost(model: str, provider: str, usage: Any) -> Decimal | None:
     if not catalogue.facts(model).priced:
         return None
@@ -253,6 +249,12 @@ def _cost(model: str, provider: str, usage: Any) -> Decimal | None:
         return round(sum((Decimal(str(part)) for part in spent), Decimal(0)), 12)
     except Exception:
         return None
+
+
+def _reported(response: Any) -> bool:
+    # Where the provider reported nothing litellm gives an estimate of its own.
+    chunks = getattr(response, "chunks", None)
+    return chunks is None or any(getattr(c, "usage", None) is not None for c in chunks)
 
 
 def _close(response: Any) -> None:
