@@ -24,6 +24,8 @@ from nexo_django.messages import Message, Usage
 from nexo_django.stores.memory import MemoryStore
 from tests.support import Script, asking, call, make_agent
 
+pytestmark = pytest.mark.django_db(transaction=True)
+
 ran: list[str] = []
 
 
@@ -42,8 +44,6 @@ def broken(reason: str) -> str:
 
 @pytest.fixture(autouse=True, params=["database", "memory"])
 def store(request):
-    if request.param == "database":
-        request.getfixturevalue("transactional_db")
     MemoryStore.reset()
     ran.clear()
     with override_settings(NEXO={"SESSION_STORE": request.param, "TURN_WAIT": 0}):
