@@ -20,18 +20,10 @@ from nexo_django.exceptions import SessionBusy, StoreFailed
 from nexo_django.messages import ASSISTANT, COMPLETE, SYSTEM, Message, Usage
 from nexo_django.sanitize import clean_message
 from nexo_django.stores.base import DONE, RUNNING, STOPPED, TURN_STATUSES, TurnRequest
+from nexo_django.stores.contents import Contents, Turn, counted
 from nexo_django.stores.jsonl_file import JSONLFile
 from nexo_django.stores.jsonl_lock import FileLock
-from nexo_django.stores.local import (
-    Contents,
-    LocalChat,
-    LocalTurn,
-    Turn,
-    continued,
-    counted,
-    missing,
-    started,
-)
+from nexo_django.stores.local import LocalChat, LocalTurn, continued, missing, started
 
 
 class JSONLStore:

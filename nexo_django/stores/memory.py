@@ -10,7 +10,8 @@ from typing import ClassVar
 
 from nexo_django.exceptions import SessionBusy
 from nexo_django.messages import Message
-from nexo_django.stores.local import Contents, LocalChat, Turn, counted, missing, private
+from nexo_django.stores.contents import Contents, Turn, counted
+from nexo_django.stores.local import LocalChat, missing, private
 
 RETRY_AFTER = 1.0
 

@@ -1,0 +1,105 @@
+"""What the stores without a database hold of a chat: its messages in place, and its turns."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from nexo_django.messages import ASSISTANT, TOOL, Message, ToolCall, Usage
+from nexo_django.stores.base import RUNNING
+from nexo_django.transcript import last_prompt, repaired
+
+
+@dataclass
+class Turn:
+    """A turn as it is stored; `started` holds ids and positions of calls that began to run."""
+
+    number: int
+    key: str | None = None
+    fingerprint: str = ""
+    status: str = RUNNING
+    error: str = ""
+    usage: Usage = field(default_factory=Usage)
+    reply: Message | None = None
+    started: set[tuple[str, int]] = field(default_factory=set)
+
+
+@dataclass
+class Contents:
+    """What is stored of a chat, in order.
+
+    An assistant message reserves the positions after it for its results, so that parallel
+    results are in call order whoever finishes first; `slots` are those still free.
+    """
+
+    messages: list[Message] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    system: Message | None = None
+    next: int = 1
+    slots: list[tuple[ToolCall, int]] = field(default_factory=list)
+
+    def add(self, messages: Iterable[Message]) -> None:
+        """Take in messages that are stored, in the order in which they were written."""
+        for message in messages:
+            self.take(self.place(message))
+
+    def place(self, message: Message) -> Message:
+        """Give the message with the position it would have; changes nothing."""
+        slot = self._slot(message)
+        return message.replace(position=self.next if slot is None else slot[1])
+
+    def take(self, message: Message) -> None:
+        """Add a placed message."""
+        slot = self._slot(message)
+        insort(self.messages, message, key=lambda m: m.position or 0)
+        if slot is not None:
+            self.slots.remove(slot)
+            return
+        self.next += 1
+        if message.role != TOOL:
+            self.slots = [(c, self.next + i) for i, c in enumerate(message.calls)]
+            self.next += len(self.slots)
+
+    def answered(self, call_id: str | None) -> bool:
+        """Whether the last step has a result for every call of that id."""
+        step = next((m for m in reversed(self.messages) if m.role != TOOL), None)
+        asked = step is not None and any(call.id == call_id for call in step.calls)
+        return asked and not any(call.id == call_id for call, _ in self.slots)
+
+    def view(self, *, keep_open: bool = False) -> list[Message]:
+        """Give the messages that the model would see."""
+        front = [] if self.system is None else [self.system]
+        return repaired([*front, *self.messages], keep_open=keep_open)
+
+    def turn(self, key: str | None) -> Turn | None:
+        """Give the turn of a key."""
+        return next((t for t in self.turns if key is not None and t.key == key), None)
+
+    def answer(self) -> Message | None:
+        """Give the model's last message in the last turn."""
+        return next((m for m in reversed(self._last()) if m.role == ASSISTANT), None)
+
+    def spent(self) -> Usage:
+        """Give what the last turn's model calls used."""
+        return total(self._last())
+
+    def _last(self) -> list[Message]:
+        start = last_prompt(self.messages)
+        return [] if start is None else self.messages[start:]
+
+    def _slot(self, message: Message) -> tuple[ToolCall, int] | None:
+        if message.role != TOOL:
+            return None
+        return next((slot for slot in self.slots if slot[0].id == message.tool_call_id), None)
+
+
+def total(messages: Iterable[Message]) -> Usage:
+    """Sum what messages used."""
+    return sum((m.usage for m in messages if m.usage is not None), Usage())
+
+
+def counted(messages: list[Message], turns: int) -> dict[str, int]:
+    """Count what a chat held, by kind."""
+    calls = sum(len(m.calls) for m in messages)
+    return {"chats": 1, "turns": turns, "messages": len(messages), "tool_calls": calls}
