@@ -249,12 +249,16 @@ def anchor(messages: Sequence[Message], model: str | None, since: int = 0) -> in
     messages were added to the view as it is now. None if there is none.
     """
     for index in range(len(messages) - 1, since - 1, -1):
-        message, usage = messages[index], messages[index].usage
-        if message.role == ASSISTANT and usage is not None and usage.input > 0:
-            # What was cut short has no usage that can be relied on.
-            if message.status == COMPLETE and same_model(message.model, model):
-                return index
+        if _reports(messages[index], model):
+            return index
     return None
+
+
+def _reports(message: Message, model: str | None) -> bool:
+    # What was cut short has no usage that can be relied on.
+    if message.role != ASSISTANT or message.status != COMPLETE or message.usage is None:
+        return False
+    return message.usage.input > 0 and same_model(message.model, model)
 
 
 def same_model(one: str | None, other: str | None) -> bool:
