@@ -82,12 +82,12 @@ def _clean(value: Any, around: tuple[int, ...]) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else _NAMES.get(value, "NaN")
     if not isinstance(value, Mapping | list | tuple | set | frozenset):
-        return _described(value)
+        return described(value)
     if len(around) >= MAX_DEPTH or id(value) in around:
-        return _described(value)
+        return described(value)
     within = (*around, id(value))
     if isinstance(value, Mapping):
-        return {clean_text(_described(k)): _clean(v, within) for k, v in value.items()}
+        return {clean_text(described(k)): _clean(v, within) for k, v in value.items()}
     items = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
     return [_clean(item, within) for item in items]
 
@@ -95,7 +95,8 @@ def _clean(value: Any, around: tuple[int, ...]) -> Any:
 _NAMES = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
-def _described(value: Any) -> str:
+def described(value: Any) -> str:
+    """Give any object's text, or its type's name where even that fails."""
     try:
         return clean_text(str(value))
     except Exception:  # an object whose text can't be had still must not lose the message

@@ -23,7 +23,7 @@ from nexo_django.exceptions import (
 from nexo_django.messages import TOOL, Message, ToolCall
 from nexo_django.middleware.parallel import in_transaction, together
 from nexo_django.pipeline import App, Env
-from nexo_django.sanitize import clean_json
+from nexo_django.sanitize import clean_json, described
 from nexo_django.tools import ToolResult, resolve
 from nexo_django.tools.results import as_result
 from nexo_django.transcript import open_calls
@@ -37,8 +37,9 @@ class ToolRun:
     """One call on its way: the payload of before_tool, approve_tool and after_tool.
 
     A hook acts by changing it: `arguments`; `result`, which answers without running the
-    tool; `denied`, True or the reason, which refuses. after_tool finds the result and may
-    replace it; it is called in the thread that ran the tool, one call at a time.
+    tool; `denied`, True or the reason, which refuses, as raising ToolDenied does. after_tool
+    finds the result and may replace it; it is called in the thread that ran the tool, one
+    call at a time.
     """
 
     env: Env = field(repr=False)
@@ -82,8 +83,7 @@ class DefaultToolPipeline:
             told = {"id": run.call.id, "name": run.name, "arguments": run.arguments}
             env.emit(events.TOOL_CALL, clean_json(told))
         for run in runs:
-            env.hook(events.BEFORE_TOOL, run)
-            env.hook(events.APPROVE_TOOL, run)
+            _ask(run)
         try:
             self._perform_all(env, runs)
         finally:
@@ -123,7 +123,8 @@ class DefaultToolPipeline:
             if is_abort(error):
                 raise
             logger.warning("tool=%s call=%s failed", run.name, run.call.id, exc_info=True)
-            return ToolResult(f"Error: {type(error).__name__}: {error}", is_error=True)
+            text = f"Error: {type(error).__name__}: {described(error)}"
+            return ToolResult(text, is_error=True)
 
     def _run(self, run: ToolRun) -> ToolResult:
         if run.denied:
@@ -138,6 +139,14 @@ class DefaultToolPipeline:
         if run.env.messages.recorder is not None:
             run.env.messages.recorder.start_call(run.call)
         return tool.run(run.arguments, run.env)
+
+
+def _ask(run: ToolRun) -> None:
+    try:
+        run.env.hook(events.BEFORE_TOOL, run)
+        run.env.hook(events.APPROVE_TOOL, run)
+    except ToolError as error:
+        run.denied = str(error)
 
 
 def _parsed(call: ToolCall) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from nexo_django.exceptions import ConfigurationError, brief
@@ -31,6 +33,8 @@ def as_tool(value: Any) -> Tool:
         named = ("name", "description", "params", "parameters", "idempotent", "capability")
         parts = {key: getattr(value, key) for key in named if hasattr(value, key)}
         return _described({**parts, "execute": _entry(value)}, type(value).__name__)
+    if inspect.isfunction(value) and value.__closure__ is None:
+        return _of_function(value)
     if callable(value):
         return Tool(value)
     raise ConfigurationError(
@@ -55,6 +59,12 @@ def resolve(tools: Iterable[Any] | None) -> list[Tool]:
             )
         found[tool.name] = tool
     return list(found.values())
+
+
+@lru_cache(maxsize=256)
+def _of_function(function: Callable[..., Any]) -> Tool:
+    """Make a tool once: a schema takes a millisecond, and a stack is built for every turn."""
+    return Tool(function)
 
 
 def _described(parts: Mapping[str, Any], what: str) -> Tool:

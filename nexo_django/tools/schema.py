@@ -44,7 +44,7 @@ class Signature:
             else:
                 # Fields get names of their own: a parameter may be called "schema" or "_x".
                 field = _field(parameter, hint, described.get(parameter.name))
-                fields[f"p{len(self.taken)}"] = (_known(hint, parameter.name, name), field)
+                fields[f"p{len(self.taken)}"] = (_type(parameter, hint, name), field)
                 self.taken.append(parameter.name)
         self.model = self._model(fields)
         self.parameters = _plain(self.model.model_json_schema(by_alias=True))
@@ -151,13 +151,14 @@ def _wants_env(name: str, hint: Any) -> bool:
     return name in ENV_NAMES and (hint in (Any, object) or isinstance(hint, _Unknown))
 
 
-def _known(hint: Any, parameter: str, function: str) -> Any:
+def _type(parameter: inspect.Parameter, hint: Any, function: str) -> Any:
     if isinstance(hint, _Unknown):
         raise ConfigurationError(
-            f"The type {hint.text} of the parameter {parameter} of the tool {function} can't "
-            f"be resolved; import it at the top of the module."
+            f"The type {hint.text} of the parameter {parameter.name} of the tool {function} "
+            f"can't be resolved; import it at the top of the module."
         )
-    return hint
+    # Models send null for what may be left out, and `city: str = None` is often written.
+    return hint | None if parameter.default is None else hint
 
 
 def _field(parameter: inspect.Parameter, hint: Any, description: str | None) -> Any:

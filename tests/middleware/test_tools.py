@@ -19,6 +19,7 @@ from nexo_django.exceptions import (
     LeaseLost,
     LimitExceeded,
     StoreFailed,
+    ToolDenied,
     ToolError,
     TurnCancelled,
     is_abort,
@@ -119,6 +120,19 @@ def test_arguments_of_a_foreign_log_may_be_anything(arguments: Any) -> None:
 
     env = stack(model, weather).start("go")
     assert "were not a JSON object" in (results(env)[0].content or "")
+
+
+def test_an_error_that_can_not_say_what_it_is() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise LookupError
+
+    @tool
+    def fail() -> str:
+        raise Mute
+
+    env = stack(Script(asking(call("fail"))), fail).start("go")
+    assert results(env)[0].content == "Error: Mute: <Mute>"
 
 
 def test_no_tools_at_all() -> None:
@@ -510,6 +524,22 @@ def test_approve_tool_may_refuse(denied: bool | str, said: str) -> None:
 
     env = hooked(asking(call("weather", city="Oslo")), weather, approve_tool=refuse)
     assert [(m.content, m.is_error) for m in results(env)] == [(said, True)]
+
+
+def test_a_hook_may_refuse_by_raising() -> None:
+    def refuse(env: Env, run: ToolRun) -> None:
+        raise ToolDenied("Only on Mondays.")
+
+    env = hooked(asking(call("weather", city="Oslo")), weather, approve_tool=refuse)
+    assert [(m.content, m.is_error) for m in results(env)] == [("Only on Mondays.", True)]
+
+
+def test_a_hook_that_fails_before_a_tool_ends_the_turn() -> None:
+    def fail(env: Env, run: ToolRun) -> None:
+        raise ValueError("hook")
+
+    with pytest.raises(ValueError, match="hook"):
+        hooked(asking(call("weather", city="Oslo")), weather, before_tool=fail)
 
 
 def test_after_tool_finds_the_result_and_may_replace_it() -> None:

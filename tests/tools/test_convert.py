@@ -67,6 +67,22 @@ def test_as_tool(value: Any, name: str) -> None:
     assert as_tool(made) is made
 
 
+def test_a_plain_function_is_made_a_tool_once() -> None:
+    assert as_tool(plain) is as_tool(plain)
+
+
+def test_a_function_of_its_moment_is_not_kept() -> None:
+    def made(answer: str) -> Any:
+        def say() -> str:
+            return answer
+
+        return say
+
+    say = made("now")
+    assert as_tool(say) is not as_tool(say)
+    assert as_tool(say).run({}).content == "now"
+
+
 def test_params_say_type_description_and_whether_they_must_be_there() -> None:
     params = {"a": "string", "b": {"type": "integer", "desc": "How many.", "required": False}}
     made = as_tool({"name": "x", "params": params, "execute": lambda a, b=1: [a, b]})

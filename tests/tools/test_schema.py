@@ -128,6 +128,16 @@ def test_no_more_than_ten_mistakes_are_told() -> None:
     assert len(str(caught.value)) < 2000
 
 
+def test_null_is_taken_where_none_is_the_default() -> None:
+    @tool
+    def take(city: Annotated[str, "Where."] = None) -> bool:  # type: ignore[assignment]  # noqa: RUF013
+        return city is None
+
+    assert properties(take)["city"]["description"] == "Where."
+    assert {"type": "null"} in properties(take)["city"]["anyOf"]
+    assert take.run({"city": None}).content is True
+
+
 def test_defaults_are_the_functions_own() -> None:
     marker: list[int] = []
 
