@@ -65,6 +65,7 @@ _OVERFLOW = re.compile(
             r"(prompt|input) exceeds max(imum)? length",
             r"range of input length should be",
             r"context window (is )?full",
+            r"too large for (the |this )?model",
         )
     )
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # How reasoning goes back to the provider that gave it.
 BLOCKS, TEXT, ITEMS, SIGNATURES = "blocks", "text", "items", "signatures"
@@ -26,7 +26,9 @@ class Provider:
 
 _WORD = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NINE = re.compile(r"[a-zA-Z0-9]{9}")
+_MISTRAL = re.compile(r"mistral|mixtral|ministral|codestral|devstral|magistral|pixtral", re.I)
 _CLAUDE = re.compile(r"claude|anthropic", re.IGNORECASE)
+_CLAUDE_BLOCKS = frozenset({"anthropic", "azure_ai", "bedrock", "databricks", "vertex_ai"})
 
 PROVIDERS: dict[str, Provider] = {
     "openai": Provider(("OPENAI_API_KEY",), replays=ITEMS),
@@ -71,12 +73,13 @@ UNKNOWN = Provider()
 
 
 def of(provider: str, model: str = "") -> Provider:
-    """Give a provider's rules; one that resells Claude has Claude's."""
+    """Give a provider's rules; one that resells a model of others has theirs for ids."""
     known = PROVIDERS.get(provider, UNKNOWN)
-    if known.replays == SIGNATURES and _CLAUDE.search(model):
-        return PROVIDERS["bedrock"]
-    if known is UNKNOWN and _CLAUDE.search(model):
-        return Provider(call_id=_WORD)
+    if _MISTRAL.search(model):
+        return replace(known, call_id=_NINE, id_length=9)
+    if _CLAUDE.search(model):
+        replays = BLOCKS if provider in _CLAUDE_BLOCKS else known.replays
+        return replace(known, call_id=_WORD, replays=replays)
     return known
 
 
