@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import textwrap
 import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from django.db import connections
+from django.db import connection, connections
 
 from nexo_django.messages import ASSISTANT, TOOL, USER, Message, ToolCall
 from nexo_django.models import Chat
@@ -87,6 +94,55 @@ def side_by_side(*work: Callable[[], Any]) -> list[Any]:
         thread.join(LONG)
     assert not any(thread.is_alive() for thread in threads)
     return outcomes
+
+
+def run_apart(script: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    """Start a script in a process of its own, on the tests' database.
+
+    It finds Django set up, its arguments in `arguments`, and `say(text)` to write a line that
+    the test reads from `process.stdout`.
+    """
+    environment = {**os.environ, "DATABASE_URL": _url(), "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-c", PREAMBLE + textwrap.dedent(script), *arguments],
+        env=environment,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+ROOT = Path(__file__).resolve().parents[2]
+PREAMBLE = """
+import os, sys
+os.environ["DJANGO_SETTINGS_MODULE"] = "project.settings"
+import django
+from django.conf import settings
+settings.NEXO = {**settings.NEXO, "LEASE_SECONDS": float(sys.argv[1])}
+django.setup()
+arguments = sys.argv[2:]
+def say(text):
+    print(text, flush=True)
+"""
+
+
+def _url() -> str:
+    config = connection.settings_dict
+    if connection.vendor == "sqlite":
+        return f"sqlite:///{config['NAME']}"
+    scheme = {"postgresql": "postgres"}.get(connection.vendor, connection.vendor)
+    user = quote(config["USER"]) + (f":{quote(config['PASSWORD'])}" if config["PASSWORD"] else "")
+    return f"{scheme}://{user}@{config['HOST']}:{config['PORT']}/{config['NAME']}"
+
+
+def eventually(condition: Callable[[], Any]) -> Any:
+    """Wait until a condition holds, and give what it gave."""
+    until = time.monotonic() + LONG
+    while not (found := condition()):
+        assert time.monotonic() < until, "it did not come to pass"
+        time.sleep(0.02)
+    return found
 
 
 def contents(messages: Sequence[Message]) -> list[str | None]:

@@ -58,7 +58,9 @@ def test_what_no_database_holds_is_replaced() -> None:
     stored = Message.objects.get(pk=row.pk)
     assert stored.content == "nul \ufffd, half \ufffd"
     assert stored.reasoning == {"text": "\ufffd", "n": "NaN"}
-    call = ToolCall.objects.create(message=row, call_id="c\x00", name="n", arguments={"a": "\ud800"})
+    call = ToolCall.objects.create(
+        message=row, call_id="c\x00", name="n", arguments={"a": "\ud800"}
+    )
     assert ToolCall.objects.get(pk=call.pk).arguments == {"a": "\ufffd"}
 
 
@@ -157,9 +159,14 @@ def test_nothing_waits_for_the_commit_without_receivers(
 
 def test_a_rollback_takes_the_place_back() -> None:
     chat = make_chat()
-    with pytest.raises(RuntimeError), transaction.atomic():
-        Message.objects.create(chat=chat, role="user", content="x")
-        raise RuntimeError
+
+    def fail() -> None:
+        with transaction.atomic():
+            Message.objects.create(chat=chat, role="user", content="x")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     row = Message.objects.create(chat=chat, role="user", content="y")
     assert row.position == 1
 
