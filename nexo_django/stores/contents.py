@@ -6,7 +6,7 @@ from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from nexo_django.messages import ASSISTANT, TOOL, Message, ToolCall, Usage
+from nexo_django.messages import ASSISTANT, COMPLETE, TOOL, Message, ToolCall, Usage
 from nexo_django.stores.base import RUNNING
 from nexo_django.transcript import last_prompt, repaired
 
@@ -76,6 +76,11 @@ class Contents:
         """Give the turn of a key."""
         return next((t for t in self.turns if key is not None and t.key == key), None)
 
+    def ended(self) -> bool:
+        """Whether the messages end with an answer, which settles the last turn."""
+        last = self.messages[-1] if self.messages else None
+        return last is not None and settles(last)
+
     def answer(self) -> Message | None:
         """Give the model's last message in the last turn."""
         return next((m for m in reversed(self._last()) if m.role == ASSISTANT), None)
@@ -92,6 +97,11 @@ class Contents:
         if message.role != TOOL:
             return None
         return next((slot for slot in self.slots if slot[0].id == message.tool_call_id), None)
+
+
+def settles(message: Message) -> bool:
+    """Whether the message is an answer that its turn ends with."""
+    return message.role == ASSISTANT and not message.calls and message.status == COMPLETE
 
 
 def total(messages: Iterable[Message]) -> Usage:

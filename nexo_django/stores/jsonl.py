@@ -17,7 +17,7 @@ from typing import Any
 
 from nexo_django import conf
 from nexo_django.exceptions import SessionBusy, StoreFailed
-from nexo_django.messages import ASSISTANT, COMPLETE, SYSTEM, Message, Usage
+from nexo_django.messages import SYSTEM, Message, Usage
 from nexo_django.sanitize import clean_message
 from nexo_django.stores.base import DONE, RUNNING, STOPPED, TURN_STATUSES, TurnRequest
 from nexo_django.stores.contents import Contents, Turn, counted
@@ -180,7 +180,12 @@ class JSONLHold:
         if turn.key is not None and turn.status != RUNNING:
             note["usage"] = turn.usage.to_dict()
             note["reply"] = None if turn.reply is None else turn.reply.to_dict()
-        self._turns.append(note)
+        try:
+            self._turns.append(note)
+        except StoreFailed:
+            # The log itself tells the next owner of a turn that was answered.
+            if turn.status != DONE or not self.contents.ended():
+                raise
 
     def started(self, turn: Turn, call: tuple[str, int]) -> None:
         """Write that a call starts to run."""
@@ -307,14 +312,12 @@ def _infer(contents: Contents) -> None:
     """Add what the log itself tells of its last turn."""
     if not contents.messages:
         return
-    tail = contents.messages[-1]
-    answered = tail.role == ASSISTANT and not tail.calls and tail.status == COMPLETE
     if not contents.turns:
         # Another program wrote the log, and nobody knows which calls it started.
         started = {(call.id, place) for call, place in contents.slots}
         contents.turns.append(Turn(1, status=STOPPED, started=started))
     last = contents.turns[-1]
-    if answered and last.status in (RUNNING, STOPPED):
+    if contents.ended() and last.status in (RUNNING, STOPPED):
         last.status, last.reply, last.usage = DONE, contents.answer(), contents.spent()
 
 

@@ -23,7 +23,7 @@ from nexo_django.exceptions import (
     TurnCancelled,
     brief,
 )
-from nexo_django.messages import ASSISTANT, COMPLETE, SYSTEM, TOOL, Message, ToolCall, Usage
+from nexo_django.messages import ASSISTANT, SYSTEM, TOOL, Message, ToolCall, Usage
 from nexo_django.sanitize import clean_message, clean_text
 from nexo_django.stores.base import (
     CANCELLED,
@@ -34,7 +34,7 @@ from nexo_django.stores.base import (
     TURN_LIMIT,
     TurnRequest,
 )
-from nexo_django.stores.contents import Contents, Turn, total
+from nexo_django.stores.contents import Contents, Turn, settles, total
 from nexo_django.transcript import distinct, interrupted_result
 
 # What a key gives again; every other status means that the turn can go on.
@@ -103,7 +103,7 @@ class LocalTurn:
             held.message(stored)
             held.contents.take(stored)
             self.usage += stored.usage or Usage()
-            if stored.role == ASSISTANT and not stored.calls and stored.status == COMPLETE:
+            if settles(stored):
                 self._settle(held, DONE)
             return private(stored)
 

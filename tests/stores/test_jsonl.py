@@ -197,6 +197,19 @@ def test_a_turn_without_its_prompt_never_was(chat: JSONLChat, path: Path) -> Non
     turn.close()
 
 
+def test_an_answer_in_the_log_is_enough(chat: JSONLChat, path: Path) -> None:
+    turn = chat.begin(ask("one", key="k"))
+    path.with_name("log.jsonl.turns").unlink()
+    with pytest.raises(StoreFailed):
+        turn.finish(FAILED)
+    turn.append(Message(ASSISTANT, "1"))
+    assert turn.status == DONE
+    turn.finish(FAILED)
+    turn.close()
+    with pytest.raises(NothingToContinue):
+        chat.begin(TurnRequest(None, wait=0))
+
+
 def test_who_deletes_the_log_starts_afresh(chat: JSONLChat, path: Path) -> None:
     answered(chat, "one", key="k")
     path.unlink()
