@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nexo_django.messages import (
@@ -68,7 +68,7 @@ messages = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(messages)
 def test_a_message_comes_back_equal_through_json(message: Message) -> None:
     line = json.dumps(message.to_dict())

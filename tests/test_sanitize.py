@@ -10,13 +10,13 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nexo_django.messages import ASSISTANT, Message, ToolCall, Usage
 from nexo_django.sanitize import MAX_DEPTH, clean_json, clean_message, clean_text
 
-PLAIN = settings(deadline=None, max_examples=100)
+PLAIN = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 # Hypothesis leaves surrogates out unless they are asked for.
 ANY_TEXT = st.text(st.characters(exclude_categories=())) | st.text()
 GOOD_TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\x00"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nexo_django.messages import (
@@ -36,7 +36,7 @@ from nexo_django.transcript import (
     turns,
 )
 
-RULES = settings(deadline=None, max_examples=200)
+RULES = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 
 SAID = Message(SYSTEM, "Be brief.")
 ASK = Message(USER, "go")

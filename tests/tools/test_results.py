@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from django.contrib.auth import get_user_model
 from django.utils.translation import gettext_lazy
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -72,7 +72,7 @@ def test_what_holds_itself_is_text_still() -> None:
     assert json.loads(as_text(value)) == ["[[...]]"]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.recursive(st.text() | st.floats() | st.binary(), st.lists))
 def test_any_value_is_text(value: Any) -> None:
     as_text(value).encode()
