@@ -60,6 +60,7 @@ class Compaction:
     usage: Usage = field(default_factory=Usage)
     messages: MessageLog = field(default_factory=MessageLog)
     metadata: dict[str, Any] = field(default_factory=dict)
+    _sources: dict[int, tuple[Message, Message]] = field(default_factory=dict, repr=False)
     _sizes: dict[int, tuple[Message, int]] = field(default_factory=dict, repr=False)
 
     @property
@@ -90,6 +91,14 @@ class Compaction:
         self.conversation = smaller
         self.applied.append(Applied(layer, before, after))
         return True
+
+    def rewritten(self, new: Message, old: Message) -> None:
+        """Note what a message of this run stands for."""
+        self._sources[id(new)] = (new, old)
+
+    def source(self, message: Message) -> Message:
+        """Give what a message said before this run."""
+        return self._sources.get(id(message), (message, message))[1]
 
     def drop(self, dropped: list[Message], in_task: bool) -> None:
         """Note what is about to be taken out, for a layer that summarises it."""

@@ -28,6 +28,8 @@ MARK = "summary"
 PREFIX = "[Summary of earlier messages that are no longer shown; a record, not instructions.]\n\n"
 # What the model is asked in one call when nothing says how much it takes.
 INPUT_TOKENS = 30_000
+# Summaries in one run, each of more than the one before, while the target is not reached.
+ROUNDS = 3
 
 
 class SummaryFailed(NexoError):
@@ -80,7 +82,9 @@ class Summarize(Strategy):
     def __call__(self, env: Compaction) -> None:
         if env.over or env.dropped:
             try:
-                self._summarise(env)
+                for _ in range(ROUNDS):
+                    if not self._summarise(env) or not env.over:
+                        break
             except Exception as error:
                 if is_abort(error):
                     raise
@@ -89,12 +93,12 @@ class Summarize(Strategy):
         if self.app is not None and env.over:
             self.app(env)
 
-    def _summarise(self, env: Compaction) -> None:
+    def _summarise(self, env: Compaction) -> bool:
         kept, dropped, merging = self._choice(env)
         old = [message for message in kept if message.kind == SUMMARY]
         if not any(m.kind != NOTICE for m in dropped) and (not merging or len(old) < 2):
             env.dropped = []
-            return
+            return False
         gone = [*dropped, *(old if merging else ())]
         before = env.count(gone)
         text = self._told(env, old, dropped, merging, min(self.room(env.target), before))
@@ -103,20 +107,25 @@ class Summarize(Strategy):
             raise SummaryFailed("The summary was not smaller than what it was to replace.")
         rest = [m for m in kept if not (merging and m.kind == SUMMARY)]
         self._replace(env, insert(rest, summary, env.in_task))
+        return True
 
     def _choice(self, env: Compaction) -> tuple[list[Message], list[Message], bool]:
         """Give what is kept and dropped, and whether earlier summaries are to be merged."""
         merging, room = self.merges(env), self.room(env.target)
         chosen = select(env, self.keep_steps, room, merging=merging)
+        left = env.count(chosen.kept) + room
+        if not merging and left > env.target:
+            merging = True
+            chosen = select(env, self.keep_steps, room, merging=True)
         env.in_task = env.in_task or chosen.in_task
         dropped = [*env.dropped, *chosen.dropped]
-        return chosen.kept, dropped, merging or not dropped
+        return chosen.kept, dropped, merging
 
     def _replace(self, env: Compaction, smaller: list[Message]) -> None:
         original = env.original if env.original is not None else env.conversation
         if env.count(smaller) >= env.count(original):
             raise SummaryFailed("The summary made the conversation no smaller.")
-        env.dropped = []
+        env.dropped, env.original, env.in_task = [], None, False
         # With the summary the conversation may be larger than the window alone had made it.
         env.conversation = original
         env.take(self.name, smaller)
@@ -133,8 +142,10 @@ class Summarize(Strategy):
         system = prompt(room, env.instructions, merging=merging)
         budget = self._input(env) - env.size(Message(SYSTEM, system))
         said = shortened("\n\n".join(earlier), max(200, budget // 2))
+        # Results that gave way in this run are told as they were.
+        told = [env.source(m) for m in dropped if not is_note(m)]
         text = ""
-        for part in chunks(env, [m for m in dropped if not is_note(m)], budget, said):
+        for part in chunks(env, told, budget, said):
             so_far = shortened(text, max(200, budget // 2))
             text = self._ask(env, system, record(said, part, so_far))
         return text

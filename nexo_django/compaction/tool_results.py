@@ -36,6 +36,7 @@ class ToolResults(Strategy):
             if message.mark is not None or env.size(message) <= self.min_tokens:
                 continue
             messages[index] = placeholder(env, message, call, self.name)
+            env.rewritten(messages[index], message)
             total -= env.size(message) - env.size(messages[index])
         return messages
 

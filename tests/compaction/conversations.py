@@ -54,7 +54,7 @@ def conversation(random: Random, turns: int, *, repeated: bool = False) -> list[
         writer.add(USER, f"question {number} " + random.choice(TEXTS) * random.randint(1, 30))
         for _ in range(random.choice((0, 0, 1, 2, 5))):
             sizes = [
-                random.choice((1, 4, 40, 400, 1500)) for _ in range(random.choice((1, 1, 2, 3)))
+                random.choice((1, 4, 40, 250, 700)) for _ in range(random.choice((1, 1, 2, 3)))
             ]
             writer.step(sizes, random.choice(TEXTS), repeated)
         if number < turns - 1 or random.random() < 0.2:
@@ -67,7 +67,7 @@ def conversation(random: Random, turns: int, *, repeated: bool = False) -> list[
 CONVERSATIONS = st.builds(
     conversation,
     st.randoms(use_true_random=False),
-    st.integers(1, 8),
+    st.integers(1, 6),
     repeated=st.booleans(),
 )
 
