@@ -61,6 +61,11 @@ class Contents:
             self.slots = [(c, self.next + i) for i, c in enumerate(message.calls)]
             self.next += len(self.slots)
 
+    def replace(self, messages: Iterable[Message]) -> None:
+        """Put these messages in place of all."""
+        self.messages, self.next, self.slots = [], 1, []
+        self.add(messages)
+
     def answered(self, call_id: str | None) -> bool:
         """Whether the last step has a result for every call of that id."""
         step = next((m for m in reversed(self.messages) if m.role != TOOL), None)

@@ -17,7 +17,7 @@ from typing import Any
 
 from nexo_django import conf
 from nexo_django.exceptions import SessionBusy, StoreFailed
-from nexo_django.messages import SYSTEM, Message, Usage
+from nexo_django.messages import SUMMARY, SYSTEM, Message, Usage
 from nexo_django.sanitize import clean_message
 from nexo_django.stores.base import DONE, RUNNING, STOPPED, TURN_STATUSES, TurnRequest
 from nexo_django.stores.contents import Contents, Turn, counted
@@ -76,8 +76,14 @@ class JSONLChat(LocalChat):
 
     def history(self) -> Iterator[Message]:
         """Give every message that was kept, archived ones too, in order."""
-        contents = Contents()
-        contents.add(m for m in _log(self.path).history() if m.role != SYSTEM)
+        contents, summaries = Contents(), list[Message]()
+        for message, made in _log(self.path).history():
+            if made and (message.kind != SUMMARY or message in summaries):
+                continue
+            if message.kind == SUMMARY:
+                summaries.append(message)
+            if message.role != SYSTEM:
+                contents.add([message])
         return iter(contents.messages)
 
     def cancel(self) -> bool:

@@ -99,13 +99,14 @@ class JSONLFile(Generic[T]):
         with self._failing("replaced"):
             self._swap(b"".join(data), len(data) if archive else None)
 
-    def history(self) -> Iterator[T]:
-        """Give the values of the archives and the file, without those made from an archive."""
+    def history(self) -> Iterator[tuple[T, bool]]:
+        """Give the values of the archives and the file, and whether an archive made each."""
         with self._failing("read"):
             parts = self._parts()
         made = 0
         for data, next_made in parts:
-            yield from (v for v in self._lines(data).values[made:] if v is not None)
+            values = enumerate(self._lines(data).values)
+            yield from ((value, i < made) for i, value in values if value is not None)
             made = next_made
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nexo_django import conf
 from nexo_django.exceptions import (
@@ -36,6 +36,9 @@ from nexo_django.stores.base import (
 )
 from nexo_django.stores.contents import Contents, Turn, settles, total
 from nexo_django.transcript import distinct, interrupted_result
+
+if TYPE_CHECKING:
+    from nexo_django.compaction.change import Change
 
 # What a key gives again; every other status means that the turn can go on.
 OUTCOMES = (DONE, TURN_LIMIT, CANCELLED)
@@ -132,14 +135,15 @@ class LocalTurn:
         if self._owned().cancelled(self.number):
             raise TurnCancelled(f"Turn {self.number} was cancelled.")
 
-    def replace(self, messages: Iterable[Message]) -> None:
-        """Commit a compacted view in place of the messages; the history keeps them all."""
+    def compacted(self, change: Change) -> list[Message]:
+        """Commit a compaction and give the view as it is stored; the history keeps it all."""
+        kept = [clean_message(message) for message in change.view if message.role != SYSTEM]
         with self._lock:
             held = self._owned()
-            kept = [clean_message(m) for m in messages if m.role != SYSTEM]
             held.replace(kept)
-            held.contents.messages, held.contents.next, held.contents.slots = [], 1, []
-            held.contents.add(kept)
+            self.usage += change.usage
+            held.contents.replace(kept)
+            return [private(message) for message in held.contents.view(keep_open=True)]
 
     def finish(self, status: str, error: str = "") -> None:
         """Commit how the turn ended; an answer without calls has committed DONE itself."""

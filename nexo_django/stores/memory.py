@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from nexo_django.exceptions import SessionBusy
-from nexo_django.messages import Message
+from nexo_django.messages import SUMMARY, Message
 from nexo_django.stores.contents import Contents, Turn, counted
 from nexo_django.stores.local import LocalChat, missing, private
 
@@ -99,9 +99,10 @@ class MemoryChat(LocalChat):
         with MemoryStore.changed:
             room = self._room() or Room()
             kept = room.contents
-            system = [] if kept.system is None else [kept.system]
-            messages = [*system, *room.earlier, *kept.messages[room.made :]]
-        return (private(m) for m in messages)
+            history = Contents(system=kept.system)
+            history.add([*room.earlier, *kept.messages[room.made :]])
+        system = [] if history.system is None else [history.system]
+        return (private(message) for message in [*system, *history.messages])
 
     def cancel(self) -> bool:
         """Ask the running turn to stop; False when none runs."""
@@ -157,7 +158,9 @@ class MemoryHold:
 
     def replace(self, messages: list[Message]) -> None:
         """Keep what is replaced for the history."""
-        self.room.earlier += self.contents.messages[self.room.made :]
+        earlier = self.room.earlier
+        earlier += self.contents.messages[self.room.made :]
+        earlier += [m for m in messages if m.kind == SUMMARY and m not in earlier]
         self.room.made = len(messages)
 
     def release(self) -> None:

@@ -25,6 +25,7 @@ from nexo_django.exceptions import (
 from nexo_django.messages import ASSISTANT, SUMMARY, SYSTEM, TOOL, USER, Message, ToolCall, Usage
 from nexo_django.stores.base import DONE, FAILED, RUNNING, TurnRequest
 from nexo_django.stores.jsonl import JSONLChat, JSONLStore, PathLog, file_name
+from tests.stores.changes import change
 
 ROOT = Path(__file__).parents[2]
 LONG = 120
@@ -221,7 +222,7 @@ def test_who_deletes_the_log_starts_afresh(chat: JSONLChat, path: Path) -> None:
 def test_deleting_takes_everything_beside(chat: JSONLChat, path: Path) -> None:
     answered(chat, "one")
     turn = chat.begin(ask("two"))
-    turn.replace([Message(USER, "two")])
+    turn.compacted(change(turn.messages, turn.messages[-1]))
     turn.append(Message(ASSISTANT, "hi"))
     turn.close()
     path.write_bytes(path.read_bytes() + b"broken\n")
@@ -250,16 +251,21 @@ def test_compacting_keeps_the_history(chat: JSONLChat, path: Path) -> None:
     turn = chat.begin(ask("two", key="k"))
     turn.append(Message(ASSISTANT, None, tool_calls=(ToolCall("c1", "look"),)))
     turn.append(Message(TOOL, "seen", tool_call_id="c1"))
-    turn.replace([Message(USER, "a summary", kind=SUMMARY), Message(USER, "two")])
-    assert [m.content for m in chat.view()] == ["a summary", "two"]
+    summary = Message(USER, "a summary", kind=SUMMARY, usage=Usage(input=7))
+    told = change(chat.view(), summary, Message(USER, "two"), usage=Usage(input=7))
+    assert turn.compacted(told) == chat.view() == [summary, Message(USER, "two")]
+    assert turn.usage.input == 7
     turn.close()
     taken = chat.begin(ask("two", key="k"))
     assert taken.number == 2
     assert [m.content for m in taken.messages] == ["a summary", "two"]
+    taken.compacted(change(taken.messages, summary, Message(USER, "two")))
     taken.append(Message(ASSISTANT, "2", usage=Usage(input=3)))
     taken.close()
-    assert [m.content for m in chat.history()] == ["one", "1", "two", None, "seen", "2"]
-    assert chat.usage().input == 3
+    texts = ["one", "1", "two", None, "seen", "a summary", "2"]
+    assert [m.content for m in chat.history()] == texts
+    assert [m.position for m in chat.history()] == list(range(1, 8))
+    assert chat.usage().input == 10
     assert chat.begin(ask("two", key="k")).status == DONE
 
 
@@ -397,6 +403,7 @@ import sys
 from nexo_django.messages import Message, ToolCall
 from nexo_django.stores.base import TurnRequest
 from nexo_django.stores.jsonl import JSONLChat
+from tests.stores.changes import change
 
 def tell(*what):
     print(*what, flush=True)
@@ -412,7 +419,7 @@ for n in range(100_000):
     turn.append(Message("tool", f"seen {name}", tool_call_id="c"))
     tell("seen", name)
     if n % 3 == 0:
-        turn.replace([Message("user", f"ask {name}")])
+        turn.compacted(change(turn.messages, Message("user", f"ask {name}")))
     turn.append(Message("assistant", f"done {name}"))
     tell("done", name)
     turn.close()

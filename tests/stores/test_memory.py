@@ -9,9 +9,10 @@ import uuid
 import pytest
 
 from nexo_django.exceptions import LeaseLost, StoreFailed
-from nexo_django.messages import ASSISTANT, SUMMARY, SYSTEM, TOOL, USER, Message, ToolCall
+from nexo_django.messages import ASSISTANT, SUMMARY, SYSTEM, TOOL, USER, Message, ToolCall, Usage
 from nexo_django.stores.base import TurnRequest
 from nexo_django.stores.memory import MemoryChat, MemoryStore
+from tests.stores.changes import change
 
 LONG = 60
 
@@ -89,12 +90,18 @@ def test_compacting_keeps_the_history(chat: MemoryChat) -> None:
     turn.append(Message(ASSISTANT, "1"))
     turn.close()
     turn = chat.begin(ask("two"))
-    turn.replace([Message(USER, "so far", kind=SUMMARY), Message(USER, "two")])
-    turn.append(Message(ASSISTANT, "2"))
-    turn.replace([Message(USER, "all of it", kind=SUMMARY), Message(USER, "two")])
+    first = Message(USER, "so far", kind=SUMMARY, usage=Usage(input=7))
+    told = change(chat.view(), first, Message(USER, "two"), usage=Usage(input=7))
+    assert turn.compacted(told) == [first, Message(USER, "two")]
+    turn.append(Message(ASSISTANT, "2", usage=Usage(input=3)))
+    second = Message(USER, "all of it", kind=SUMMARY)
+    turn.compacted(change(chat.view(), first, second, Message(USER, "two")))
     turn.close()
-    assert [m.content for m in chat.view()] == ["all of it", "two"]
-    assert [m.content for m in chat.history()] == ["one", "1", "two", "2"]
+    assert [m.content for m in chat.view()] == ["so far", "all of it", "two"]
+    texts = ["one", "1", "two", "so far", "2", "all of it"]
+    assert [m.content for m in chat.history()] == texts
+    assert [m.position for m in chat.history()] == list(range(1, 7))
+    assert chat.usage().input == turn.usage.input == 10
 
 
 def test_many_threads_take_their_turns(chat: MemoryChat) -> None:
