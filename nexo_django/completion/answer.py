@@ -234,7 +234,7 @@ def usage_of(reported: Any, cost: Callable[[Any], Decimal | None]) -> Usage | No
 
 def _count(value: Any, *names: str) -> int:
     found = (read(value, name) for name in names)
-    return next((n for n in found if isinstance(n, int) and n > 0), 0)
+    return next((int(n) for n in found if isinstance(n, int | float) and n > 0), 0)
 
 
 def _plain(content: Any) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from nexo_django import conf, events
 from nexo_django.completion import catalogue, errors, offline, pacing, providers
 from nexo_django.completion.answer import Assembly, deliver, deliver_partial, tell
-from nexo_django.completion.wire import to_wire
+from nexo_django.completion.wire import may_think, to_wire
 from nexo_django.exceptions import ConfigurationError, ProviderError, brief
 from nexo_django.messages import Message
 from nexo_django.pipeline import Env
@@ -25,6 +25,7 @@ from nexo_django.transcript import sendable
 # These sign in, over the network, when they are only asked about.
 _SIGN_IN = frozenset({"github_copilot", "chatgpt"})
 _OURS = frozenset({"messages", "model", "num_retries", "stream", "tools"})
+_THINKING = frozenset({"thinking", "reasoning_effort"})
 _CREDENTIALS = frozenset(
     {
         "api_base",
@@ -178,6 +179,9 @@ class _Call:
             "num_retries": 0,
             "max_retries": 0,
         }
+        if not may_think(request["messages"], self.provider, self.model):
+            for name in _THINKING & request.keys():
+                del request[name]
         if env.tools:
             request["tools"] = [tool.definition() for tool in env.tools]
         if env.stream:
@@ -199,7 +203,9 @@ class _Call:
         options = self.completion.options
         named = {k: v for k, v in options.items() if any(part in k.lower() for part in _SECRET)}
         headers = options.get("extra_headers") or {}
-        return [v for v in [*named.values(), *headers.values()] if isinstance(v, str)]
+        keys = map(_litellm().get_secret, providers.of(self.provider, self.model).keys)
+        found = [*named.values(), *headers.values(), *keys]
+        return [value for value in found if isinstance(value, str)]
 
     def _cost(self, usage: Any) -> Decimal | None:
         return _cost(self.model, self.provider, usage)

@@ -56,6 +56,23 @@ def _assistant(message: Message, ids: _Ids, provider: str, model: str) -> list[d
     return [data] if data["content"] or message.calls else []
 
 
+def may_think(sent: list[dict[str, Any]], provider: str, model: str) -> bool:
+    """Whether thinking can be asked for.
+
+    A provider of signed blocks refuses it while the results at the end answer calls that
+    came without one: from another model, or from before thinking was asked for.
+    """
+    signed = providers.of(provider, model).replays == providers.BLOCKS
+    if not signed or not sent or sent[-1]["role"] != TOOL:
+        return True
+    return any("thinking_blocks" in m for m in _last_step(sent))
+
+
+def _last_step(sent: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    start = next((i for i in reversed(range(len(sent))) if sent[i]["role"] != TOOL), 0)
+    return sent[start:]
+
+
 def is_own(message: Message, provider: str, model: str) -> bool:
     """Whether this very model of the provider wrote the message."""
     issuer = (message.reasoning or {}).get("issuer") or message.model
