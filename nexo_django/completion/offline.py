@@ -59,7 +59,11 @@ _USE = re.compile(
 _PAIR = re.compile(
     r"(\w+)\s*[=:]\s*(\"[^\"]*\"|'[^']*'|.+?)(?=\s*(?:,|\band\b)\s*\w+\s*[=:]|$)", re.S
 )
-_SUMMARY_ASKED = re.compile(r"\bsummar(?:y|ise|ize|ies|ising|izing)\b", re.IGNORECASE)
+_SUMMARY_ASKED = re.compile(
+    r"\b(?:write|make|give)\b.{0,40}\bsummary\b|\bsummari[sz]e\b.{0,40}\b(?:conversation|messages)\b",
+    re.IGNORECASE,
+)
+_PROMPT = re.compile(r"^\[?user\b[\]:]*(.+)$", re.IGNORECASE | re.MULTILINE)
 _PIECE = re.compile(r"\s*\S+\s*?(?=\s|$)|\s+")
 SHOWN = 2_000
 _REMEMBERED = 100
@@ -135,9 +139,9 @@ def _stream(env: Env, text: str) -> None:
 
 
 def _talk(asked: _Asked) -> str:
-    facts = _facts(asked.messages)
     if _is_summary(asked):
-        return _summary(asked, facts)
+        return _summary(asked)
+    facts = _facts(asked.messages)
     if question := _QUESTION.search(asked.text):
         what = _key(question["what"])
         known = facts.get(what)
@@ -255,9 +259,11 @@ def _is_summary(asked: _Asked) -> bool:
     return not asked.tools and told is not None and bool(_SUMMARY_ASKED.search(_said(told)[:400]))
 
 
-def _summary(asked: _Asked, facts: dict[str, str]) -> str:
-    began = _short(asked.text, 300)
-    return f"{_listed(facts)} The conversation began: {began}".strip()
+def _summary(asked: _Asked) -> str:
+    facts = _facts([Message(USER, asked.text, kind=SUMMARY)])
+    first = _PROMPT.search(asked.text)
+    began = f"The user began with: {_short(first[1].strip(), 120)}" if first else ""
+    return f"{_listed(facts)} {began}".strip() or "Nothing was told that I could keep."
 
 
 def _said(message: Message) -> str:

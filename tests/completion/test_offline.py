@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nexo_django.compaction import CompactionPipeline, Summarize
 from nexo_django.completion import LiteLLMCompletion, offline
 from nexo_django.exceptions import TurnCancelled
 from nexo_django.messages import Message
@@ -67,6 +68,20 @@ def test_it_remembers_what_it_was_told(told_: str, question: str, answer: str) -
     assert answer in say(told_, "Something else.", question)
 
 
+def test_the_layer_that_summarises_can_ask_it() -> None:
+    said = ["My name is Mac.", "Hello " * 400, "My city is Oslo.", "Hello " * 400, "Bye."]
+    messages = [
+        message
+        for text in said
+        for message in (Message("user", text), Message("assistant", offline.answer([])[0]))
+    ]
+    ladder = CompactionPipeline().run(Summarize(LiteLLMCompletion("nexo/offline")))
+    smaller = ladder.compact(messages, target=400)
+    assert smaller is not None
+    question = Message("user", "What is my name?")
+    assert offline.answer([*smaller, question])[0] == "Your name is Mac."
+
+
 def test_the_newest_fact_counts() -> None:
     assert say("My name is Mac.", "My name is Ann.", "What is my name?") == "Your name is Ann."
 
@@ -92,11 +107,14 @@ def test_it_never_takes_its_own_words_or_a_result_for_facts() -> None:
     assert offline.answer(messages)[0] == "I do not know your name."
 
 
-def test_a_summary_keeps_what_it_replaced() -> None:
-    prompt = Message("system", "Summarise the conversation.")
-    history = Message("user", "User: My name is Mac.\nAssistant: Noted. Your name is Mac.")
+@pytest.mark.parametrize(
+    "asked_for", ["Summarise the conversation.", "You write the summary of what was said."]
+)
+def test_a_summary_keeps_what_it_replaced(asked_for: str) -> None:
+    prompt = Message("system", asked_for)
+    history = Message("user", "[user] My name is Mac.\n[assistant] Noted. Your name is Mac.")
     text, _ = offline.answer([prompt, history])
-    assert "Your name is Mac." in text
+    assert text == "Your name is Mac. The user began with: My name is Mac."
     summary = Message("user", text, kind="summary")
     answer, _ = offline.answer([summary, Message("user", "What is my name?")])
     assert answer == "Your name is Mac."
