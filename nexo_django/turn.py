@@ -18,11 +18,12 @@ from nexo_django.stores.base import (
     CANCELLED,
     DONE,
     FAILED,
+    RUNNING,
     STOPPED,
     OpenTurn,
-    StoredChat,
     TurnRequest,
 )
+from nexo_django.transcript import is_prompt
 
 if TYPE_CHECKING:
     from nexo_django.session import Session
@@ -46,8 +47,8 @@ class Run:
         returns or raises; `done` and `error` are told after that.
         """
         sink = Events(*([on_event] if on_event else []), keep=False)
-        turn = self._chat().begin(self.request)
-        if turn.reply is not None or turn.status not in ("running",):
+        turn = self.session.stored.begin(self.request)
+        if turn.reply is not None or turn.status != RUNNING:
             return _told(sink, Reply(turn.reply, turn.status, turn.usage, turn=turn.number))
         try:
             reply = self._run(turn, sink)
@@ -59,18 +60,17 @@ class Run:
         self._announce(turn, reply.status)
         return _told(sink, reply)
 
-    def _chat(self) -> StoredChat:
-        return self.session.stored
-
     def _run(self, turn: OpenTurn, sink: Events) -> Reply:
         """Run the stack and store how it ended; the lease is given back in any case."""
+        log = MessageLog(turn.messages)
+        log.recorder = turn
         try:
-            status = self._stack(turn, sink)
+            status = self._stack(turn, log, sink)
             turn.finish(status)
-            return Reply(_last_answer(turn), status, turn.usage, turn=turn.number)
+            return Reply(_last_answer(log), status, turn.usage, turn=turn.number)
         except TurnCancelled:
             turn.finish(CANCELLED)
-            return Reply(_last_answer(turn), CANCELLED, turn.usage, turn=turn.number)
+            return Reply(_last_answer(log), CANCELLED, turn.usage, turn=turn.number)
         except BaseException as error:
             if not isinstance(error, LeaseLost):
                 _finish_quietly(turn, _ending(error), error)
@@ -78,9 +78,8 @@ class Run:
         finally:
             turn.close()
 
-    def _stack(self, turn: OpenTurn, sink: Events) -> str:
-        agent, log = self.session.agent, MessageLog(turn.messages)
-        log.recorder = turn
+    def _stack(self, turn: OpenTurn, log: MessageLog, sink: Events) -> str:
+        agent = self.session.agent
         context = Context(agent, agent.name, self.session.instance_id)
         seconds = conf.get("TURN_DEADLINE")
         self._send(signals.turn_started, turn)
@@ -95,7 +94,6 @@ class Run:
             deadline=None if seconds is None else time.monotonic() + seconds,
             metadata={"context": context},
         )
-        turn.messages = list(env.messages)
         return _status(env)
 
     def _announce(self, turn: OpenTurn, status: str, error: BaseException | None = None) -> None:
@@ -138,12 +136,12 @@ def _text(error: Exception) -> str:
     return str(error) if isinstance(error, NexoError) else type(error).__name__
 
 
-def _last_answer(turn: OpenTurn) -> Message | None:
+def _last_answer(log: MessageLog) -> Message | None:
     """Give the model's last message in this turn, not an earlier turn's."""
-    for message in reversed(turn.messages):
+    for message in reversed(log):
         if message.role == ASSISTANT:
             return message
-        if message.role == "user" and message.kind == "normal":
+        if is_prompt(message):
             return None
     return None
 
