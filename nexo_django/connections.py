@@ -81,6 +81,9 @@ def mapped(what: str = "written") -> Iterator[None]:
     try:
         yield
     except Error as error:
+        # One that broke would fail this thread's next turn too.
+        for connection in connections.all(initialized_only=True):
+            release(connection.alias)
         raise StoreFailed(
             f"The store could not be {what} ({type(error).__name__}{_code(error)}); "
             f"what was committed before is kept."

@@ -105,14 +105,16 @@ class DatabaseTurn:
                 if not waiting.update(status=CallStatus.RUNNING, started=timezone.now()):
                     raise StoreFailed(f"The call {brief(call.id)} has been started before.")
 
-    def checkpoint(self) -> None:
-        """Raise if the turn was cancelled or lost its lease; asks the database at most twice a
-        second, and leaves it to the next write to fail where it can't be asked.
+    def checkpoint(self, *, now: bool = False) -> None:
+        """Raise if the turn was cancelled or lost its lease.
+
+        It asks the database at most twice a second, except `now`, and leaves it to the next
+        write to fail where it can't be asked.
         """
         lease = self._held()
         if lease.lost:
             raise self._lost()
-        if time.monotonic() - self._polled < POLL_SECONDS:
+        if not now and time.monotonic() - self._polled < POLL_SECONDS:
             return
         self._polled = time.monotonic()
         try:
@@ -134,7 +136,7 @@ class DatabaseTurn:
             if self.status == DONE:
                 return
             with self.writing(last=True):
-                self.fence(open_turn=None if status in OUTCOMES else self.number)
+                self.fence(**({"open_turn": None} if status in OUTCOMES else {}))
                 self._update_turn(self.usage, status, error=error[:100])
             self.status = status
 
@@ -265,7 +267,9 @@ class DatabaseTurn:
         if status != RUNNING:
             changes["finished"] = timezone.now()
         turns = self.tables.turn._base_manager.using(self.alias)
-        turns.filter(pk=self.row.pk).update(status=status, **sums, **changes)
+        # A commit whose confirmation was lost may have settled it already.
+        running = turns.filter(pk=self.row.pk, status=RUNNING)
+        running.update(status=status, **sums, **changes)
 
     def _calls(self) -> Any:
         return self.tables.tool_call._base_manager.using(self.alias)
