@@ -97,7 +97,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     names = NAMES if "all" in options.names else options.names
     # Each in a process of its own: Django's settings are read once.
-    return int(any([call(run, name, options) for name in names]))
+    failures = [call(run, name, options) for name in names]
+    return int(any(failures))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tests.durability import scratch
-from tests.durability.forks import call
+from tests.durability.forks import apart, call
 from tests.durability.harness import expire
 from tests.durability.kill_matrix import KINDS, Case, plan
 from tests.durability.points import Action
@@ -32,6 +32,8 @@ SQLITE = {
     "disk full": "database or disk is full",
     "disk error": "disk I/O error",
 }
+# After a commit only the connection can fail.
+LATE = "after COMMIT"
 # A case a child: after so many a new process goes on.
 CASES_PER_CHILD = 50
 
@@ -87,13 +89,18 @@ def _dropper(url: str) -> Action:
 
 
 def _postgresql_error(code: str) -> Action:
-    return lambda label, connection: _execute(
-        connection, f"DO $$ BEGIN RAISE EXCEPTION 'injected' USING ERRCODE = '{code}'; END $$"
-    )
+    def fail(label: str, connection: Any) -> None:
+        if label != LATE:
+            raising = f"RAISE EXCEPTION 'injected' USING ERRCODE = '{code}'"
+            _execute(connection, f"DO $$ BEGIN {raising}; END $$")
+
+    return fail
 
 
 def _mysql_error(number: int, state: str, ends: bool) -> Action:
     def fail(label: str, connection: Any) -> None:
+        if label == LATE:
+            return
         if ends:
             _execute(connection, "ROLLBACK")
         signal = f"SIGNAL SQLSTATE '{state}' SET MYSQL_ERRNO = {number}, MESSAGE_TEXT = 'injected'"
@@ -104,6 +111,8 @@ def _mysql_error(number: int, state: str, ends: bool) -> Action:
 
 def _sqlite_error(text: str) -> Action:
     def fail(label: str, connection: Any) -> None:
+        if label == LATE:
+            return
         with connection.wrap_database_errors:
             raise sqlite3.OperationalError(text)
 
@@ -173,12 +182,20 @@ def _raised(work: Callable[[], Any]) -> BaseException | None:
 
 
 def _go_on(case: Case, counts: Counter[str]) -> list[str]:
-    from nexo_django.models import Chat
     from tests.durability.kill_matrix import _check
 
-    if Chat.objects.filter(instance_id=case.instance).exclude(lease_token="").exists():
+    if apart(lambda: _free(case.instance)):
         counts["leases left to expire"] += 1
-        expire(case.instance)
     case.real_takeover = True
     found = _check(case)
     return [f"{name}: {detail}" for name in KINDS for detail in found[name]]
+
+
+def _free(instance: str) -> bool:
+    """End the lease of a session, and say whether it had one."""
+    from nexo_django.models import Chat
+
+    if not Chat.objects.filter(instance_id=instance).exclude(lease_token="").exists():
+        return False
+    expire(instance)
+    return True

@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -83,6 +84,24 @@ def fork(function: Callable[..., Any], *args: Any) -> Child:
 def call(function: Callable[..., Any], *args: Any) -> Any:
     """Run a function in a child and give what it returned."""
     return fork(function, *args).wait()
+
+
+def apart(function: Callable[..., Any], *args: Any) -> Any:
+    """Run a function in a thread, with a database connection of its own, and give its value."""
+    from django.db import connections
+
+    values: list[Any] = []
+
+    def work() -> None:
+        try:
+            values.append(function(*args))
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return values[0]
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = 120.0) -> Any:
