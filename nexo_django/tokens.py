@@ -235,6 +235,7 @@ class Calibrated:
 
 
 LEAST, MOST = 1.0, 3.0
+TOO_LITTLE = 5
 
 
 def calibration(reported: int, counted: int) -> float:
@@ -285,7 +286,9 @@ def measure(
     """
     index = anchor(messages, model, since)
     usage = None if index is None else messages[index].usage
-    if index is None or usage is None:
+    counted = 0 if index is None else counter.count(messages[:index], tools=tools)
+    # No text takes so much less than the estimate: such a report is made up.
+    if index is None or usage is None or usage.input * TOO_LITTLE < counted:
         return counter.count(messages, tools=tools), LEAST
-    factor = calibration(usage.input, counter.count(messages[:index], tools=tools))
+    factor = calibration(usage.input, counted)
     return usage.total + Calibrated(counter, factor).count(messages[index + 1 :]), factor

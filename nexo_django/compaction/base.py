@@ -106,12 +106,12 @@ class Compaction:
 
     def undrop(self) -> bool:
         """Take back what was dropped if there is room for it, as no summary could be had."""
-        original, self.dropped = self.original, []
-        if original is None or self.limit is None or self.count(original) > self.limit:
+        original = self.conversation if self.original is None else self.original
+        size = self.count(original)
+        if self.limit is None or size > self.limit:
             return False
-        before = self.count(original)
-        self.conversation = original
-        self.applied = [done for done in self.applied if done.before > before]
+        self.conversation, self.dropped = original, []
+        self.applied = [done for done in self.applied if done.after >= size]
         return True
 
     def failed(self, error: Exception) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from nexo_django.compaction.base import App, Applied, Compaction, Keep, Sink, Strategy
+from nexo_django.compaction.base import App, Applied, Compaction, Keep, Sink, Strategy, at_least
 from nexo_django.compaction.clip import clip
 from nexo_django.compaction.sliding_window import SlidingWindow
 from nexo_django.compaction.summarize import Summarize
@@ -148,6 +148,7 @@ class CompactionPipeline:
 
 def ladder(summariser: Any = None, keep_steps: int = 2) -> CompactionPipeline:
     """Give the usual compactor: results, then turns, then a summary if there is a summariser."""
+    at_least("keep_steps", keep_steps, 1)
     usual = CompactionPipeline().use(ToolResults, keep_steps=1)
     usual.use(SlidingWindow, keep_steps=keep_steps)
     if summariser is None:

@@ -30,6 +30,8 @@ PREFIX = "[Summary of earlier messages that are no longer shown; a record, not i
 INPUT_TOKENS = 30_000
 # Summaries in one run, each of more than the one before, while the target is not reached.
 ROUNDS = 3
+# For less than this share of the target no model is asked, as long as everything fits.
+WORTH = 0.1
 
 
 class SummaryFailed(NexoError):
@@ -101,6 +103,8 @@ class Summarize(Strategy):
             return False
         gone = [*dropped, *(old if merging else ())]
         before = env.count(gone)
+        if before < env.target * WORTH and env.undrop():
+            return False
         text = self._told(env, old, dropped, merging, min(self.room(env.target), before))
         summary = Message(USER, PREFIX + text, kind=SUMMARY, mark=MARK, usage=self._usage(env))
         if env.size(summary) >= before:
@@ -151,7 +155,7 @@ class Summarize(Strategy):
         return text
 
     def _input(self, env: Compaction) -> int:
-        return self.input_tokens or (INPUT_TOKENS if env.limit is None else env.limit // 2)
+        return self.input_tokens or (INPUT_TOKENS if env.limit is None else env.limit * 3 // 4)
 
     def _ask(self, env: Compaction, system: str, user: str) -> str:
         messages = MessageLog([Message(SYSTEM, system), Message(USER, user)])

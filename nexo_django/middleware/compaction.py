@@ -24,7 +24,7 @@ from nexo_django.exceptions import (
     brief,
     is_abort,
 )
-from nexo_django.messages import NORMAL, Message
+from nexo_django.messages import ASSISTANT, NORMAL, Message, Usage
 from nexo_django.pipeline import App, Env
 from nexo_django.tokens import Approximate, Calibrated, Counter, measure
 
@@ -190,7 +190,7 @@ class Request:
         tools = middleware.tools or env.tools or _offered(middleware.app)
         since = middleware.since(env.messages)
         self.context, factor = measure(
-            env.messages, counter, tools=tools, model=env.model, since=since
+            _reported(env), counter, tools=tools, model=env.model, since=since
         )
         self.counter = Calibrated(counter, factor) if factor > 1 else counter
         self.counted = self.counter.count(env.messages)
@@ -272,6 +272,15 @@ def _window(env: Env) -> int:
     window = declared or (known.context_window if known else None) or UNKNOWN_WINDOW
     output = (known.max_output_tokens if known else None) or USUAL_RESERVE
     return max(1, int(window) - min(output, MOST_RESERVE, int(window) // 4))
+
+
+def _reported(env: Env) -> list[Message]:
+    """Give the messages, the last answer with the usage that the env has of it."""
+    messages, usage = list(env.messages), env.metadata.get("last_llm_usage")
+    last = next((i for i, m in reversed(list(enumerate(messages))) if m.role == ASSISTANT), None)
+    if last is not None and messages[last].usage is None and isinstance(usage, Usage):
+        messages[last] = messages[last].replace(usage=usage)
+    return messages
 
 
 def _offered(app: Any) -> list[Any]:
