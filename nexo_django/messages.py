@@ -234,8 +234,11 @@ class Recorder(Protocol):
     def start_call(self, call: ToolCall) -> None:
         """Commit that a tool call starts to run."""
 
-    def checkpoint(self) -> None:
-        """Raise if the turn was cancelled, passed its deadline or lost its lease."""
+    def checkpoint(self, *, now: bool = False) -> None:
+        """Raise if the turn was cancelled or lost its lease.
+
+        A store may look only now and then; with `now` it looks: between two steps.
+        """
 
 
 class MessageLog(list[Message]):

@@ -65,12 +65,12 @@ class Env:
         for hook in self.hooks.get(name, ()):
             hook(self, payload)
 
-    def checkpoint(self) -> None:
-        """Raise if the turn must not go on."""
+    def checkpoint(self, *, now: bool = False) -> None:
+        """Raise if the turn must not go on; see Recorder.checkpoint."""
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise LimitExceeded("The turn passed its deadline (TURN_DEADLINE).")
         if self.messages.recorder is not None:
-            self.messages.recorder.checkpoint()
+            self.messages.recorder.checkpoint(now=now)
 
 
 @dataclass(frozen=True)

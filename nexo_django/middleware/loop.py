@@ -28,7 +28,7 @@ class Loop:
     def __call__(self, env: Env) -> None:
         self.app(env)
         while self.condition(env):
-            env.checkpoint()
+            env.checkpoint(now=True)
             env.current_iteration += 1
             self.app(env)
 

@@ -130,7 +130,7 @@ class LocalTurn:
             held.started(self._turn, mark)
             marks.add(mark)
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, now: bool = False) -> None:
         """Raise if the turn was cancelled or lost its lease."""
         if self._owned().cancelled(self.number):
             raise TurnCancelled(f"Turn {self.number} was cancelled.")
