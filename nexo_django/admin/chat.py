@@ -69,10 +69,10 @@ class ChatAdmin(ReadOnlyAdmin):
         "instance_id",
         "user",
         "state",
+        "last_message_at",
         "message_count",
         "tokens",
         "price",
-        "last_message_at",
     )
     list_display_links = ("agent_name", "instance_id")
     list_filter = (AgentFilter, StateFilter, "last_message_at", "created")
