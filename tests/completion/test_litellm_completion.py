@@ -388,7 +388,7 @@ class Cancelling:
         """Take the message."""
         return message
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, now: bool = False) -> None:
         """Stop the turn when asked to."""
         if self.stop:
             raise TurnCancelled
