@@ -40,7 +40,8 @@ class AgentFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Keep the chats of the chosen agent."""
-        return queryset.filter(agent_name=self.value()) if self.value() else queryset
+        name = self.value()
+        return queryset.filter(agent_name=name) if name in registry.agents() else queryset
 
 
 class StateFilter(admin.SimpleListFilter):

@@ -128,7 +128,9 @@ def test_chats_are_found(boss):
     assert listed(boss, state="settled") == {"old-1", "other-1"}
     since = (timezone.now() - timedelta(days=7)).isoformat()
     assert listed(boss, last_message_at__gte=since) == everything - {"old-1"}
-    assert listed(boss, agent="Other") == {"other-1"}
+    make_chat(1, "assistant-1", "Assistant")
+    assert listed(boss, agent="Assistant") == {"assistant-1"}
+    assert listed(boss, agent="\x00") == listed(boss, state="\x00") == listed(boss)
 
 
 def test_an_expired_lease_is_no_running_turn(boss, chat):
