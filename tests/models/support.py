@@ -17,7 +17,9 @@ from urllib.parse import quote
 from django.db import connection, connections
 
 from nexo_django.messages import ASSISTANT, TOOL, USER, Message, ToolCall
-from nexo_django.models import Chat
+from nexo_django.models import Chat, Model, Turn
+from nexo_django.models import Message as Row
+from nexo_django.models import ToolCall as ToolCallRow
 from nexo_django.stores.base import TurnRequest
 from nexo_django.stores.database import DatabaseChat, DatabaseStore
 
@@ -143,6 +145,16 @@ def eventually(condition: Callable[[], Any]) -> Any:
         assert time.monotonic() < until, "it did not come to pass"
         time.sleep(0.02)
     return found
+
+
+def dump() -> list[Any]:
+    """Give every row of the chats, but for the moment that a renewal may move."""
+    rows = []
+    for table in (Chat, Turn, Row, ToolCallRow, Model):
+        rows += [list(table._base_manager.order_by("pk").values())]
+    for chat in rows[0]:
+        del chat["lease_expires_at"]
+    return rows
 
 
 def contents(messages: Sequence[Message]) -> list[str | None]:
