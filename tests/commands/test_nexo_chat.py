@@ -151,7 +151,7 @@ def test_ctrl_c_stops_the_turn_and_keeps_the_session(environ):
         process.kill()
         process.wait()
     assert process.returncode == 0, err
-    assert "Stopped." in out
+    assert "Stopped;" in out
     assert out.splitlines()[-1] == "heard: still there?"
 
 

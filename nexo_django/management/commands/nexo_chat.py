@@ -104,11 +104,9 @@ class Command(BaseCommand):
             return "The turn was left; what it had said is stored."
         finally:
             self.terminal.end_line()
-        if status not in (DONE, CANCELLED):
-            return f"The turn ended as {status}."
         if status == CANCELLED:
-            self.terminal.note("Stopped.")
-        return ""
+            return "Stopped; what was said is stored."
+        return "" if status == DONE else f"The turn ended as {status}."
 
     def history(self, session: Session) -> None:
         """Print the last messages, one a line."""
@@ -141,4 +139,4 @@ def stopping(session: Session, terminal: Terminal) -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
