@@ -139,7 +139,9 @@ def test_requirements_are_the_packages_and_the_projects():
 
 
 def test_litellms_compromised_releases_are_below_the_floor():
-    assert "litellm>=1.83,<2" in PROJECT["project"]["dependencies"]
+    (floor,) = [d for d in PROJECT["project"]["dependencies"] if d.startswith("litellm")]
+    low, high = floor.removeprefix("litellm>=").split(",<")
+    assert (1, 82, 8) < tuple(map(int, low.split("."))) < tuple(map(int, high.split(".")))
 
 
 def test_what_the_readme_links_to_is_there():
