@@ -91,14 +91,18 @@ class Command(BaseCommand):
 
     def turn(self, session: Session, prompt: str) -> str:
         """Run a turn, printing it as it happens; give what went wrong, "" when nothing did."""
+        try:
+            stream = session.stream(prompt)
+        except (NexoError, ValueError) as error:
+            return str(error)
         status = ""
         try:
             with stopping(session, self.terminal):
-                for event in session.stream(prompt):
+                for event in stream:
                     self.terminal.event(event.type, event.payload)
                     if event.type == DONE_EVENT:
                         status = event.payload["status"]
-        except (NexoError, TypeError, ValueError) as error:
+        except NexoError as error:
             return str(error)
         except KeyboardInterrupt:
             return "The turn was left; what it had said is stored."
