@@ -81,7 +81,7 @@ class Assembly:
         return said, thought
 
     def _add(self, message: Any) -> tuple[str, str]:
-        said = _plain(read(message, "content"))
+        said = _plain(read(message, "content")) or _plain(read(message, "refusal"))
         thought = _plain(read(message, "reasoning_content"))
         calls = read(message, "tool_calls") or ()
         self._text.append(said)

@@ -12,6 +12,7 @@ import sysconfig
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Any
 
 from nexo_django.completion import providers
@@ -270,11 +271,13 @@ _CALLED = frozenset(
         *("litellm", "openai", "anthropic", "google", "vertexai", "boto3", "botocore"),
         *("httpx", "httpx2", "httpcore", "httpcore2", "h11", "h2", "anyio", "aiohttp"),
         *("requests", "urllib3", "certifi", "grpc", "tenacity", "jinja2", "orjson"),
+        *("azure", "msal", "oci", "jwt", "cryptography", "socksio", "brotli", "zstandard"),
         *("pydantic", "pydantic_core", "tokenizers", "tiktoken", "huggingface_hub"),
     }
 )
-_LIBRARIES = tuple(
-    path for name, path in sysconfig.get_paths().items() if name.endswith(("lib", "stdlib"))
+_LIBRARIES = (
+    str(Path(__file__).parents[1]),
+    *(path for name, path in sysconfig.get_paths().items() if name.endswith(("lib", "stdlib"))),
 )
 
 

@@ -170,6 +170,10 @@ def test_a_report_of_nothing_is_none(reported: Any) -> None:
     assert assembled(chunk("stop", content="Hi"), {"choices": [], "usage": reported}).usage is None
 
 
+def test_a_refusal_is_what_was_said() -> None:
+    assert assembled(chunk(refusal="I "), chunk("stop", refusal="won't.")).content == "I won't."
+
+
 @pytest.mark.parametrize("chunks", [(), (chunk("stop"),), ({"choices": []},)])
 def test_an_empty_answer_is_a_message(chunks: tuple[Any, ...]) -> None:
     message = assembled(*chunks)
