@@ -12,6 +12,8 @@ from django.conf import settings
 from django.db import connections
 
 T = TypeVar("T")
+# A signal that comes just before a wait begins is handled only when the wait ends.
+LONGEST_WAIT = 0.5
 
 
 def together(
@@ -20,7 +22,7 @@ def together(
     *,
     limit: int,
     tell: Callable[[T], object],
-    remaining: Callable[[], float | None],
+    remaining: Callable[[], float],
 ) -> None:
     """Do `work` on every item, and `tell` of each here as it is done.
 
@@ -36,7 +38,8 @@ def together(
             pool.submit(copy_context().run, _apart, work, item, stop): item for item in items
         }
         while pending:
-            done, _ = wait(pending, timeout=remaining(), return_when=FIRST_COMPLETED)
+            timeout = min(remaining(), LONGEST_WAIT)
+            done, _ = wait(pending, timeout=timeout, return_when=FIRST_COMPLETED)
             for future in [future for future in pending if future in done]:
                 item = pending.pop(future)
                 if error := future.exception():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -158,9 +159,9 @@ def _arguments(call: ToolCall) -> dict[str, Any]:
     return copy.deepcopy(call.arguments) if isinstance(call.arguments, dict) else {}
 
 
-def _remaining(env: Env) -> float | None:
+def _remaining(env: Env) -> float:
     if env.deadline is None:
-        return None
+        return math.inf
     left = env.deadline - monotonic()
     if left < 0:
         env.checkpoint()

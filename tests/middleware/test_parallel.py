@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
 import pytest
@@ -13,8 +14,8 @@ from nexo_django.middleware.parallel import in_transaction, together
 PATIENCE = 60
 
 
-def no_limit() -> None:
-    return None
+def no_limit() -> float:
+    return math.inf
 
 
 def test_all_run_at_once_and_are_told_of_here() -> None:
@@ -77,7 +78,7 @@ def test_after_an_error_no_other_begins() -> None:
 def test_a_limit_does_not_wait() -> None:
     go_on = threading.Event()
 
-    def over() -> float | None:
+    def over() -> float:
         raise LimitExceeded
 
     try:

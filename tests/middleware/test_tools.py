@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -368,6 +370,39 @@ def test_a_namesake_of_a_signal_is_an_ordinary_error() -> None:
 
     assert not is_abort(SoftTimeLimitExceeded())
     assert not is_abort(TimeoutError())
+
+
+def test_a_signal_that_comes_while_tools_run_keeps_what_is_finished(turn: OpenTurn) -> None:
+    told_of, go_on = threading.Event(), threading.Event()
+    error = soft_limit()
+
+    def strike(number: int, frame: object) -> None:
+        raise error
+
+    @tool
+    def work() -> str:
+        return "worked"
+
+    @tool
+    def poke() -> str:
+        assert told_of.wait(PATIENCE)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        go_on.wait(PATIENCE)
+        return "late"
+
+    seen: list[Env] = []
+    agent = stack(Script(asking(call("poke"), call("work"))), work, poke)
+    agent.on("turn_end", lambda env, payload: seen.append(env))
+    agent.on("tool_result", lambda env, payload: told_of.set())
+    before = signal.signal(signal.SIGUSR1, strike)
+    try:
+        with pytest.raises(type(error)) as caught:
+            agent.start(turn=turn)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        go_on.set()
+    assert caught.value is error
+    assert [m.content for m in results(seen[0])] == ["worked"]
 
 
 def test_the_deadline_ends_the_wait_for_tools() -> None:
