@@ -38,9 +38,9 @@ class Compaction:
 
     Layers put a smaller list in the place of `conversation`; nobody changes the list itself.
     `messages` is the prompt channel of the model call, as everywhere. `dropped` is what was
-    taken out in this run and is in no summary yet (`in_task`: some of it of the task's steps),
-    `original` the conversation with it. `limit` is what the model takes at most: as long as
-    that is kept, a summary can wait and nothing need be lost.
+    taken out in this run and is in no summary yet, `original` the conversation with it.
+    `limit` is what the model takes at most: as long as that is kept, a summary can wait and
+    nothing need be lost.
     """
 
     conversation: list[Message]
@@ -54,7 +54,6 @@ class Compaction:
     instructions: str | None = None
     applied: list[Applied] = field(default_factory=list)
     dropped: list[Message] = field(default_factory=list)
-    in_task: bool = False
     original: list[Message] | None = None
     failures: list[Exception] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
@@ -99,10 +98,6 @@ class Compaction:
     def source(self, message: Message) -> Message:
         """Give what a message said before this run."""
         return self._sources.get(id(message), (message, message))[1]
-
-    def drop(self, dropped: list[Message], in_task: bool) -> None:
-        """Note what is about to be taken out, for a layer that summarises it."""
-        self.original, self.dropped, self.in_task = self.conversation, dropped, in_task
 
     def undrop(self) -> bool:
         """Take back what was dropped if there is room for it, as no summary could be had."""
@@ -156,9 +151,6 @@ class Paid(Protocol):
 
     def room(self, target: int) -> int:
         """Give how many tokens its summary will take."""
-
-    def merges(self, env: Compaction) -> bool:
-        """Whether it will merge the earlier summaries into the new one."""
 
 
 def at_least(name: str, value: int, least: int) -> int:

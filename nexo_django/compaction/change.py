@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 
-from nexo_django.messages import SYSTEM, TOOL, Message, Usage
+from nexo_django.messages import NORMAL, SYSTEM, TOOL, Message, Usage
 
 
 @dataclass(frozen=True)
@@ -66,32 +67,32 @@ class Change:
         return tuple(message for index, message in pairs if index is None)
 
     @cached_property
-    def rewrites(self) -> dict[int, Message]:
-        """What is shown in place of the message at a position."""
-        return {old.position: new for old, new in self.rewritten if old.position is not None}
+    def front(self) -> tuple[Message, ...]:
+        """The summary or note, new or kept, that the view begins with behind the system."""
+        shown = [message for message in self.view if message.role != SYSTEM]
+        return tuple(takewhile(lambda message: message.kind != NORMAL, shown))
 
     @cached_property
-    def tail_start(self) -> int:
-        """The index in the view from which it is the end of `before`, message by message."""
-        index, expected = len(self.view), len(self.before)
-        while index > 0 and expected > 0 and self.sources[index - 1] == expected - 1:
-            index, expected = index - 1, expected - 1
-        return index
-
-    @property
-    def front(self) -> tuple[Message, ...]:
-        """What the view shows before its tail, the system message left out, in order."""
-        return tuple(m for m in self.view[: self.tail_start] if m.role != SYSTEM)
-
-    @property
-    def tail(self) -> tuple[Message, ...]:
-        """The unbroken end of the view: the messages from the boundary on."""
-        return tuple(m for m in self.view[self.tail_start :] if m.role != SYSTEM)
+    def rows(self) -> tuple[Message, ...]:
+        """What the view shows behind its front."""
+        shown = [message for message in self.view if message.role != SYSTEM]
+        return tuple(shown[len(self.front) :])
 
     @property
     def first_kept_position(self) -> int | None:
-        """The position where the tail begins; None when nothing but the front is shown."""
-        return self.tail[0].position if self.tail else None
+        """The position of the first row that is shown: the boundary. None without positions."""
+        return self.rows[0].position if self.rows else None
+
+    @cached_property
+    def rewrites(self) -> dict[int, Message | None]:
+        """What is shown in place of the rows from the boundary on; None leaves a row out."""
+        first, shown = self.first_kept_position, {m.position for m in self.rows}
+        found: dict[int, Message | None] = {
+            old.position: new for old, new in self.rewritten if old.position is not None
+        }
+        rows = (m.position for m in self.before if m.role != SYSTEM and m.position is not None)
+        left_out = (p for p in rows if first is not None and p >= first and p not in shown)
+        return {**found, **dict.fromkeys(left_out)}
 
     @property
     def upto_position(self) -> int | None:

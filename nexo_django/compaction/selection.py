@@ -18,11 +18,10 @@ NOTE_MARK = "sliding_window"
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is kept and dropped, in order; `in_task`: whether the task lost steps."""
+    """What is kept and dropped, in order; notes are in neither."""
 
     kept: list[Message]
     dropped: list[Message]
-    in_task: bool
 
 
 def select(env: Compaction, keep_steps: int, room: int, *, merging: bool = False) -> Selection:
@@ -39,7 +38,7 @@ def select(env: Compaction, keep_steps: int, room: int, *, merging: bool = False
     sizes = env.sizes(messages)
     units = {i for unit in (*history, *steps) for i in unit}
     notes = {i for i, message in enumerate(messages) if is_note(message)}
-    free = {i for i in summaries(messages) if merging} | notes | units
+    free = {i for i, m in enumerate(messages) if merging and m.kind == SUMMARY} | notes | units
     spare = env.target - room - sum(size for i, size in enumerate(sizes) if i not in free)
     task_size = sum(sizes[i] for unit in steps for i in unit)
     if task_size > spare:
@@ -48,22 +47,13 @@ def select(env: Compaction, keep_steps: int, room: int, *, merging: bool = False
         kept = steps + _newest(sizes, history, spare - task_size, 0)
     gone = units - {i for unit in kept for i in unit}
     stay = [m for i, m in enumerate(messages) if i not in gone and i not in notes]
-    return Selection(stay, [messages[i] for i in sorted(gone)], any(i >= task for i in gone))
+    return Selection(stay, [messages[i] for i in sorted(gone)])
 
 
-def insert(kept: Sequence[Message], new: Message, in_task: bool) -> list[Message]:
-    """Put a note or summary where the oldest of what it stands for was, after earlier ones."""
-    place, anchor = system_end(kept), last_prompt(kept)
-    if in_task and anchor is not None:
-        place = anchor + 1
-    while place < len(kept) and kept[place].kind == SUMMARY:
-        place += 1
+def in_front(kept: Sequence[Message], new: Message) -> list[Message]:
+    """Put a note or summary before everything but the system's text."""
+    place = system_end(kept)
     return [*kept[:place], new, *kept[place:]]
-
-
-def summaries(messages: Sequence[Message]) -> list[int]:
-    """Give the indexes of the summaries."""
-    return [i for i, message in enumerate(messages) if message.kind == SUMMARY]
 
 
 def is_note(message: Message) -> bool:

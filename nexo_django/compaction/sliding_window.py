@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nexo_django.compaction.base import App, Compaction, Strategy, at_least
-from nexo_django.compaction.selection import NOTE_MARK, insert, select
-from nexo_django.messages import NOTICE, USER, Message
+from nexo_django.compaction.selection import NOTE_MARK, in_front, select
+from nexo_django.messages import NOTICE, SUMMARY, USER, Message
 
 NOTE = Message(
     USER,
@@ -31,12 +31,13 @@ class SlidingWindow(Strategy):
         """Give the list without what was dropped, with a note in its place."""
         paid = self.paid
         room = env.size(NOTE) if paid is None else paid.room(env.target)
-        merging = paid is not None and paid.merges(env)
-        chosen = select(env, self.keep_steps, room, merging=merging)
+        chosen = select(env, self.keep_steps, room, merging=paid is not None)
         if not chosen.dropped:
             return None
-        smaller = insert(chosen.kept, NOTE, chosen.in_task)
+        # A summary says already that earlier messages are gone.
+        told = any(m.kind == SUMMARY for m in chosen.kept)
+        smaller = chosen.kept if told else in_front(chosen.kept, NOTE)
         if env.count(smaller) >= env.count(env.conversation):
             return None
-        env.drop(chosen.dropped, chosen.in_task)
+        env.original, env.dropped = env.conversation, chosen.dropped
         return smaller

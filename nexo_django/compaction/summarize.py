@@ -8,19 +8,17 @@ from typing import Any
 from nexo_django import events as names
 from nexo_django.compaction.base import Compaction, Strategy, at_least
 from nexo_django.compaction.record import chunks, prompt, record, shortened
-from nexo_django.compaction.selection import insert, is_note, select, summaries
+from nexo_django.compaction.selection import in_front, is_note, select
 from nexo_django.events import Events
 from nexo_django.exceptions import NexoError, is_abort
 from nexo_django.messages import (
     ASSISTANT,
     COMPLETE,
-    NOTICE,
     SUMMARY,
     SYSTEM,
     USER,
     Message,
     MessageLog,
-    Usage,
 )
 from nexo_django.pipeline import Env
 
@@ -43,8 +41,8 @@ class Summarize(Strategy):
 
     It covers what a window above has dropped in this run, and more, oldest first, while the
     target is not reached. `completion` is a terminal app as a pipeline runs it; it gets no
-    tools, and a bounded text as data. Earlier summaries stay as they are, or are merged when
-    they grow large. An answer that is empty, a tool call or not smaller changes nothing.
+    tools, and a bounded text as data. An earlier summary is given too, and becomes part of
+    the new one. An answer that is empty, a tool call or not smaller changes nothing.
     """
 
     name = MARK
@@ -75,12 +73,6 @@ class Summarize(Strategy):
         """Give how many tokens the summary is asked to take at most."""
         return min(self.summary_tokens, max(1, target // 4))
 
-    def merges(self, env: Compaction) -> bool:
-        """Whether the earlier summaries have grown so large that they must be merged."""
-        messages = env.conversation
-        old = summaries(messages)
-        return sum(env.size(messages[i]) for i in old) > env.target // 4
-
     def __call__(self, env: Compaction) -> None:
         if env.over or env.dropped:
             try:
@@ -96,62 +88,47 @@ class Summarize(Strategy):
             self.app(env)
 
     def _summarise(self, env: Compaction) -> bool:
-        kept, dropped, merging = self._choice(env)
-        old = [message for message in kept if message.kind == SUMMARY]
-        if not any(m.kind != NOTICE for m in dropped) and (not merging or len(old) < 2):
+        room = self.room(env.target)
+        chosen = select(env, self.keep_steps, room, merging=True)
+        dropped = [m for m in (*env.dropped, *chosen.dropped) if not is_note(m)]
+        old = [message for message in chosen.kept if message.kind == SUMMARY]
+        if not dropped and len(old) < 2:
             env.dropped = []
             return False
-        gone = [*dropped, *(old if merging else ())]
-        before = env.count(gone)
-        if before < env.target * WORTH and env.undrop():
+        before = env.count(dropped) + env.count(old)
+        if env.count(dropped) < env.target * WORTH and env.undrop():
             return False
-        text = self._told(env, old, dropped, merging, min(self.room(env.target), before))
-        summary = Message(USER, PREFIX + text, kind=SUMMARY, mark=MARK, usage=self._usage(env))
+        text = self._told(env, old, dropped, min(room, before))
+        usage = env.usage if env.usage.total else None
+        summary = Message(USER, PREFIX + text, kind=SUMMARY, mark=MARK, usage=usage)
         if env.size(summary) >= before:
             raise SummaryFailed("The summary was not smaller than what it was to replace.")
-        rest = [m for m in kept if not (merging and m.kind == SUMMARY)]
-        self._replace(env, insert(rest, summary, env.in_task))
+        rest = [message for message in chosen.kept if message.kind != SUMMARY]
+        self._replace(env, in_front(rest, summary))
         return True
 
-    def _choice(self, env: Compaction) -> tuple[list[Message], list[Message], bool]:
-        """Give what is kept and dropped, and whether earlier summaries are to be merged."""
-        merging, room = self.merges(env), self.room(env.target)
-        chosen = select(env, self.keep_steps, room, merging=merging)
-        left = env.count(chosen.kept) + room
-        if not merging and left > env.target:
-            merging = True
-            chosen = select(env, self.keep_steps, room, merging=True)
-        env.in_task = env.in_task or chosen.in_task
-        dropped = [*env.dropped, *chosen.dropped]
-        return chosen.kept, dropped, merging
-
     def _replace(self, env: Compaction, smaller: list[Message]) -> None:
-        original = env.original if env.original is not None else env.conversation
+        original = env.conversation if env.original is None else env.original
         if env.count(smaller) >= env.count(original):
             raise SummaryFailed("The summary made the conversation no smaller.")
-        env.dropped, env.original, env.in_task = [], None, False
+        env.dropped, env.original = [], None
         # With the summary the conversation may be larger than the window alone had made it.
         env.conversation = original
         env.take(self.name, smaller)
 
     def _told(
-        self,
-        env: Compaction,
-        old: Sequence[Message],
-        dropped: Sequence[Message],
-        merging: bool,
-        room: int,
+        self, env: Compaction, old: Sequence[Message], dropped: Sequence[Message], room: int
     ) -> str:
-        earlier = [(m.content or "").removeprefix(PREFIX) for m in old]
-        system = prompt(room, env.instructions, merging=merging)
+        earlier = "\n\n".join((m.content or "").removeprefix(PREFIX) for m in old)
+        system = prompt(room, env.instructions)
         budget = self._input(env) - env.size(Message(SYSTEM, system))
-        said = shortened("\n\n".join(earlier), max(200, budget // 2))
+        earlier = shortened(earlier, max(200, budget // 2))
         # Results that gave way in this run are told as they were.
-        told = [env.source(m) for m in dropped if not is_note(m)]
+        told = [env.source(message) for message in dropped]
         text = ""
-        for part in chunks(env, told, budget, said):
+        for part in chunks(env, told, budget, earlier):
             so_far = shortened(text, max(200, budget // 2))
-            text = self._ask(env, system, record(said, part, so_far))
+            text = self._ask(env, system, record(earlier, part, so_far))
         return text
 
     def _input(self, env: Compaction) -> int:
@@ -166,9 +143,6 @@ class Summarize(Strategy):
         answers = messages[2:]
         env.usage = sum((m.usage for m in answers if m.usage is not None), env.usage)
         return _text(answers[-1] if answers else None)
-
-    def _usage(self, env: Compaction) -> Usage | None:
-        return env.usage if env.usage.total else None
 
 
 def _text(answer: Message | None) -> str:

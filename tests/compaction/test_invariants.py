@@ -84,8 +84,10 @@ def test_the_target_is_reached_or_nothing_more_can_go(messages, share, keep_step
             continue
         kept = done.messages[(last_prompt(done.messages) or 0) + 1 :]
         assert sum(m.role == ASSISTANT for m in kept) <= keep_steps
-        prompts = [m for m in done.messages if m.role == USER and m.kind == "normal"]
-        assert len(prompts) == 1
+        earlier = done.messages[: last_prompt(done.messages)]
+        turns = [m for m in earlier if m.kind == "normal" and m.role != SYSTEM]
+        # A note takes some tokens too, and what is smaller than one stays.
+        assert not turns or COUNTER.count(turns) <= 60
 
 
 @SETTINGS
@@ -219,9 +221,10 @@ def test_the_change_tells_where_every_message_went(messages, share, keep_steps):
 def rebuilt(stored: list[Message], change: Change) -> list[Message]:
     """Build the view as a store does: from rows, rewrites, the front and the boundary."""
     system = [m for m in stored if m.role == SYSTEM]
-    first = change.first_kept_position
-    rows = [m for m in stored if first is not None and m.position >= first and m.role != SYSTEM]
-    return [*system, *change.front, *(change.rewrites.get(m.position, m) for m in rows)]
+    first, front = change.first_kept_position, {m.position for m in change.front}
+    rows = [m for m in stored if m.position >= first and m.role != SYSTEM]
+    shown = [change.rewrites.get(m.position, m) for m in rows if m.position not in front]
+    return [*system, *change.front, *(m for m in shown if m is not None)]
 
 
 @SETTINGS

@@ -350,7 +350,7 @@ def test_a_recorder_stores_the_change_and_gives_the_view():
         def append(self, message):
             return message
 
-        def checkpoint(self):
+        def checkpoint(self, *, now=False):
             """Nothing stops the turn."""
 
     log = MessageLog(WHOLE)

@@ -54,12 +54,11 @@ def test_it_covers_what_the_window_dropped_in_the_same_run():
     assert smaller[1].mark == "summary"
 
 
-def test_a_cut_in_the_task_is_told_after_its_prompt():
+def test_a_cut_in_the_task_keeps_its_prompt():
     summariser = Summariser()
     smaller = ladder(summariser).compact(WHOLE, 700)
-    assert [m.kind for m in smaller[:3]] == ["normal", "normal", SUMMARY]
-    assert smaller[1] == TASK[0]
-    assert smaller[3:] == TASK[3:]
+    assert [m.kind for m in smaller[:3]] == ["normal", SUMMARY, "normal"]
+    assert smaller[2:] == [TASK[0], *TASK[3:]]
     assert "first" in summariser.read
     assert NOTE not in smaller
 
@@ -95,22 +94,14 @@ def test_free_layers_that_suffice_cost_nothing():
     assert summariser.asked == []
 
 
-def test_earlier_summaries_stay_as_they_are_and_are_told():
-    summary = Message(USER, "Told before.", kind=SUMMARY, mark="summary")
-    summariser = Summariser()
-    smaller = ladder(summariser).compact([SYSTEM_TEXT, summary, *ONE, *TWO, *TASK], 900)
-    assert smaller[1] is summary or smaller[2] is summary
-    assert len(summaries(smaller)) == 2
-    assert "<earlier_summary>\nTold before.\n</earlier_summary>" in summariser.read
-
-
-def test_large_summaries_are_merged_into_the_new_one():
-    old = Message(USER, "Told before. " * 100, kind=SUMMARY, mark="summary")
+@pytest.mark.parametrize("size", [1, 100])
+def test_an_earlier_summary_is_folded_into_the_new_one(size):
+    old = Message(USER, "Told before. " * size, kind=SUMMARY, mark="summary")
     summariser = Summariser()
     smaller = ladder(summariser).compact([SYSTEM_TEXT, old, *ONE, *TWO, *TASK], 900)
     assert len(summaries(smaller)) == 1
-    assert "Told before. Told before." in summariser.read
-    assert "it will no longer be shown" in summariser.read
+    assert "<earlier_summary>\nTold before. " in summariser.read
+    assert "fold it into yours" in summariser.read
 
 
 def test_several_summaries_are_merged_when_nothing_else_can_go():
@@ -162,7 +153,7 @@ def test_when_it_fails_nothing_is_dropped_as_long_as_there_is_room():
 
 def test_when_it_fails_and_there_is_no_room_the_free_layers_do():
     done = ladder(Summariser("")).attempt(WHOLE, 700, limit=900)
-    assert done.messages == [SYSTEM_TEXT, TASK[0], NOTE, *TASK[3:]]
+    assert done.messages == [SYSTEM_TEXT, NOTE, TASK[0], *TASK[3:]]
     assert done.layers == ("sliding_window",)
 
 
@@ -278,7 +269,7 @@ def test_a_second_compaction_goes_on_where_the_first_ended():
     everything = summariser.read + "\n".join(m.content or "" for m in second)
     for name in ("one", "two", "three", "four", "first", "second", "third"):
         assert name in everything
-    assert summaries(first)[0] in summaries(second) or summaries(first)[0][90:] in summariser.read
+    assert "Told in short 1." in summariser.asked[-1][1].content
 
 
 def test_something_to_ask_must_be_given():
