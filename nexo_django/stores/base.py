@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from nexo_django.messages import Message, Recorder, Usage
+from nexo_django.compaction.change import Change
+from nexo_django.messages import Message, Recorder, ToolCall, Usage
 
 RUNNING, DONE, FAILED = "running", "done", "failed"
 STOPPED, CANCELLED, TURN_LIMIT = "interrupted", "cancelled", "turn_limit"
@@ -71,6 +72,18 @@ class OpenTurn(Recorder, Protocol):
     reply: Message | None
     usage: Usage
 
+    def compacted(self, change: Change) -> list[Message]:
+        """Commit a compaction and give the new view as it is stored; originals are kept."""
+
+    def keep_output(self, text: str, call: ToolCall) -> str | None:
+        """Keep the whole text of a result that is cut, and give the id to read it by.
+
+        None where it could not be kept; the turn goes on.
+        """
+
+    def output(self, output_id: str) -> str | None:
+        """Give a kept text of this chat, None when there is none of that id or it expired."""
+
     def finish(self, status: str, error: str = "") -> None:
         """Commit how the turn ended; an answer without calls has committed DONE itself."""
 
@@ -92,8 +105,20 @@ class StoredChat(Protocol):
     def exists(self) -> bool:
         """Whether the chat is stored."""
 
-    def view(self) -> list[Message]:
-        """Give the messages the model would see."""
+    def maintain(self, wait: float | None = None) -> OpenTurn:
+        """Take the lease without a turn, to compact; `number` is 0 and no status is stored.
+
+        Raises SessionNotFound, and what `begin` raises.
+        """
+
+    def view(self, as_of: int | None = None) -> list[Message]:
+        """Give the messages the model would see, or saw when `as_of` was the last position."""
+
+    def undo_compaction(self) -> bool:
+        """Go back to the view before the last compaction; False when there was none.
+
+        Raises SessionBusy while a turn runs.
+        """
 
     def history(self) -> Iterator[Message]:
         """Give every message that was kept, compacted ones too, in order."""
