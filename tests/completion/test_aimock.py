@@ -12,7 +12,7 @@ import pytest
 from nexo_django.completion import LiteLLMCompletion
 from nexo_django.exceptions import RateLimited
 from tests.completion.peers import AIMOCK, needs, running
-from tests.completion.test_litellm_completion import Weather, told
+from tests.completion.support import Weather, told
 
 pytestmark = needs(AIMOCK)
 CALLS = [{"name": "weather", "arguments": json.dumps({"city": city})} for city in ("Oslo", "Lima")]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nexo_django.completion.answer import Assembly, parsed
 from nexo_django.messages import Message
@@ -178,3 +182,41 @@ def test_a_refusal_is_what_was_said() -> None:
 def test_an_empty_answer_is_a_message(chunks: tuple[Any, ...]) -> None:
     message = assembled(*chunks)
     assert (message.content, message.tool_calls, message.reasoning) == ("", None, None)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    text=st.text(max_size=30),
+    calls=st.lists(st.dictionaries(st.text(max_size=4), st.integers() | st.text()), max_size=3),
+    sizes=st.lists(st.integers(1, 5), min_size=1),
+    shuffled=st.randoms(),
+)
+def test_however_it_is_cut_into_pieces(
+    text: str, calls: list[Any], sizes: list[int], shuffled: Any
+) -> None:
+    made = [part(n, f"id{n}", "tool", json.dumps(value)) for n, value in enumerate(calls)]
+    whole = assembled(chunk("stop", content=text, tool_calls=made))
+    streams = [[chunk(content=piece) for piece in pieces(text, sizes)]]
+    for each in made:
+        first = {**each, "function": {"name": "tool", "arguments": ""}}
+        rest = pieces(each["function"]["arguments"], sizes)
+        streams.append(
+            [chunk(tool_calls=[first])]
+            + [chunk(tool_calls=[part(each["index"], None, None, piece)]) for piece in rest]
+        )
+    order = [n for n, stream in enumerate(streams) for _ in stream]
+    shuffled.shuffle(order)
+    cut = assembled(*[streams[n].pop(0) for n in order], chunk("stop"))
+    assert cut.content == whole.content
+    assert sorted(map(repr, cut.calls)) == sorted(map(repr, whole.calls))
+    assert [c.arguments for c in whole.calls] == calls
+
+
+def pieces(text: str, sizes: list[int]) -> list[str]:
+    found = []
+    for size in itertools.cycle(sizes):
+        if not text:
+            return found
+        found.append(text[:size])
+        text = text[size:]
+    return found

@@ -29,29 +29,13 @@ from nexo_django.exceptions import (
     RateLimited,
     TurnCancelled,
 )
-from nexo_django.messages import Message, ToolCall
-from nexo_django.pipeline import Env
+from nexo_django.messages import ToolCall
 from tests.completion.conftest import SECRET
 from tests.completion.server import answer, cut, fail, hang, html
+from tests.completion.support import Cancelling, Weather, told
 
 PARALLEL = [("call_a", "weather", '{"city": "Oslo"}'), ("call_b", "weather", '{"city": "Lima"}')]
 STREAMED = pytest.mark.parametrize("stream", [False, True])
-
-
-class Weather:
-    """What the completion needs of a tool."""
-
-    name = "weather"
-
-    def definition(self) -> dict[str, Any]:
-        """Give the schema."""
-        parameters = {"type": "object", "properties": {"city": {"type": "string"}}}
-        function = {"name": "weather", "description": "Weather.", "parameters": parameters}
-        return {"type": "function", "function": function}
-
-
-def told(env: Env, kind: str) -> list[Any]:
-    return [event.payload for event in env.events if event.type == kind]
 
 
 @STREAMED
@@ -376,22 +360,6 @@ def test_a_wait_past_the_deadline_is_not_begun(wire: Any, completion: Any, asked
     with pytest.raises(RateLimited):
         completion()(env)
     assert not told(env, "retry")
-
-
-class Cancelling:
-    """A recorder that stops the turn at its checkpoint, once told to."""
-
-    def __init__(self) -> None:
-        self.stop = False
-
-    def append(self, message: Message) -> Message:
-        """Take the message."""
-        return message
-
-    def checkpoint(self, *, now: bool = False) -> None:
-        """Stop the turn when asked to."""
-        if self.stop:
-            raise TurnCancelled
 
 
 def test_a_cancel_is_seen_between_chunks(wire: Any, completion: Any, asked: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 from nexo_django.completion import LiteLLMCompletion
 from nexo_django.exceptions import ContextOverflow, ProviderError, ProviderUnavailable
 from tests.completion.peers import LLMOCK, needs, running
-from tests.completion.test_litellm_completion import Weather, told
+from tests.completion.support import Weather, told
 
 pytestmark = needs(LLMOCK)
 FORMATS = pytest.mark.parametrize(

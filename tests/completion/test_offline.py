@@ -17,7 +17,7 @@ from nexo_django.completion import LiteLLMCompletion, offline
 from nexo_django.exceptions import TurnCancelled
 from nexo_django.messages import Message
 from nexo_django.pipeline import Env
-from tests.completion.test_litellm_completion import Cancelling, Weather, told
+from tests.completion.support import Cancelling, Weather, told
 
 
 class Forecast(Weather):

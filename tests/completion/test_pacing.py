@@ -9,7 +9,7 @@ import pytest
 
 from nexo_django.completion import pacing
 from nexo_django.exceptions import BadRequest, ProviderUnavailable, RateLimited, TurnCancelled
-from tests.completion.test_litellm_completion import Cancelling, told
+from tests.completion.support import Cancelling, told
 
 
 class Attempts:
