@@ -49,9 +49,11 @@ from tests.models.support import (
     side_by_side,
 )
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
+real = pytest.mark.django_db(transaction=True)
 
 
+@real
 def test_a_chat_is_made_with_its_first_turn() -> None:
     chat = new_chat()
     assert not chat.exists()
@@ -70,6 +72,7 @@ def test_a_chat_is_made_with_its_first_turn() -> None:
     assert row_of(chat).lease_token == ""
 
 
+@real
 def test_a_pair_has_one_chat_whoever_comes_first() -> None:
     handle = new_chat()
 
@@ -97,6 +100,7 @@ def test_a_busy_chat_is_left_as_it_was() -> None:
     turn.close()
 
 
+@real
 def test_who_waits_comes_next() -> None:
     chat = new_chat()
     turn = chat.begin(ask("first"))
@@ -159,6 +163,7 @@ def test_a_failed_turn_stays_failed() -> None:
     assert (first.status, first.error) == (FAILED, "RateLimited")
 
 
+@real
 def test_a_key_is_one_turn_however_often_it_comes() -> None:
     handle = new_chat()
 
@@ -226,6 +231,7 @@ def test_the_model_is_the_turns() -> None:
     assert row_of(chat).model_id == Model.objects.get().pk
 
 
+@real
 def test_nothing_runs_inside_a_transaction() -> None:
     chat = new_chat()
     with transaction.atomic(), pytest.raises(InsideTransaction):
@@ -262,6 +268,7 @@ def test_cancelling_names_the_running_turn() -> None:
     following.close()
 
 
+@real
 def test_deleting_counts_what_went_by_kind(tmp_path: Any, settings: Any) -> None:
     settings.MEDIA_ROOT = tmp_path
     chat, other = new_chat(), new_chat()
@@ -300,6 +307,7 @@ def test_deleting_counts_what_went_by_kind(tmp_path: Any, settings: Any) -> None
     assert Compaction.objects.count() == ToolOutput.objects.count() == 0
 
 
+@real
 def test_deleting_in_a_transaction_is_undone_with_it(tmp_path: Any, settings: Any) -> None:
     settings.MEDIA_ROOT = tmp_path
     chat = new_chat()
@@ -355,6 +363,7 @@ def test_usage_is_read_from_the_chats_row(django_assert_num_queries: Any) -> Non
         assert chat.usage() == Usage(20, 10, cost=Decimal("0.75"))
 
 
+@real
 def test_a_table_that_is_not_there_is_a_store_that_failed() -> None:
     chat = new_chat()
     answer(chat)

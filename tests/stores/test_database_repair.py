@@ -26,7 +26,7 @@ from tests.models.support import (
     row_of,
 )
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 # How far each of three calls came before the process died.
 STATES = list(itertools.product(("waiting", "started", "finished"), repeat=3))

@@ -39,7 +39,8 @@ from tests.models.support import (
     side_by_side,
 )
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
+real = pytest.mark.django_db(transaction=True)
 
 
 def plain_turn(chat: Any) -> None:
@@ -67,6 +68,7 @@ def fill(chat: Any, count: int) -> None:
     Chat.objects.filter(pk=row.pk).update(next_position=first + count)
 
 
+@real
 def test_a_turn_takes_few_statements_whatever_the_history() -> None:
     chat = new_chat()
     plain_turn(chat)
@@ -126,6 +128,7 @@ def test_a_call_has_one_result() -> None:
     turn.close()
 
 
+@real
 def test_two_results_at_once_are_one() -> None:
     chat = new_chat()
     turn = chat.begin(ask())
@@ -282,6 +285,7 @@ def test_a_done_turn_stays_done() -> None:
         turn.checkpoint()
 
 
+@real
 def test_a_turn_that_was_replaced_can_do_nothing() -> None:
     chat = new_chat()
     turn = chat.begin(ask("first"))
@@ -321,6 +325,7 @@ def test_a_cancellation_is_seen_between_chunks() -> None:
     assert chat.view()[-1] == stored
 
 
+@real
 def test_a_checkpoint_that_can_not_ask_lets_the_turn_go_on(caplog: Any) -> None:
     chat = new_chat()
     turn = chat.begin(ask())
@@ -339,6 +344,7 @@ def test_a_checkpoint_that_can_not_ask_lets_the_turn_go_on(caplog: Any) -> None:
     assert turn.status == "running"
 
 
+@real
 def test_no_connection_is_held_between_writes() -> None:
     """With CONN_MAX_AGE 0, as Django has it, whatever waits for a model holds none."""
     chat = new_chat()
@@ -356,6 +362,7 @@ def test_no_connection_is_held_between_writes() -> None:
     assert seen == [None] * 5
 
 
+@real
 def test_a_tools_thread_leaves_no_connection_behind() -> None:
     chat = new_chat()
     turn = chat.begin(ask())
