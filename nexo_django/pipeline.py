@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -152,16 +152,18 @@ class Pipeline:
         *,
         on_event: OnEvent | None = None,
         app: App | None = None,
+        hooks: Mapping[str, Sequence[Hook]] | None = None,
         **fields: Any,
     ) -> Env:
         """Run one turn and give its env; what the stack raises passes through.
 
-        `input` is a prompt, a message, its dictionary, or a list of messages. `fields` are
-        further fields of the env.
+        `input` is a prompt, a message, its dictionary, or a list of messages. `hooks` are
+        called after the pipeline's own, in this turn only; `fields` are further fields of
+        the env.
         """
         listeners = () if on_event is None else (on_event,)
         fields = {"events": Events(*listeners), "messages": _log(input), **fields}
-        env = Env(hooks=self.hooks, **fields)
+        env = Env(hooks=self._with(hooks or {}), **fields)
         stack = self._command(env) or self.build(app)
         env.hook(names.TURN_START, {})
         try:
@@ -169,6 +171,10 @@ class Pipeline:
         finally:
             env.hook(names.TURN_END, {})
         return env
+
+    def _with(self, more: Mapping[str, Sequence[Hook]]) -> dict[str, list[Hook]]:
+        names = {*self.hooks, *more}
+        return {name: [*self.hooks.get(name, ()), *more.get(name, ())] for name in names}
 
     def _command(self, env: Env) -> App | None:
         last = env.messages[-1] if env.messages else None
