@@ -15,6 +15,7 @@ from nexo_django import conf, registry
 from nexo_django.completion import LiteLLMCompletion
 from nexo_django.exceptions import ConfigurationError, NotSupported, brief
 from nexo_django.middleware import (
+    DefaultCompactionPipeline,
     DefaultToolPipeline,
     MaxIterations,
     SessionLog,
@@ -119,14 +120,16 @@ class Agent:
 
     def pipeline(self) -> Pipeline:
         """Give the stack of a turn; override to change it."""
+        completion = self.completion()
         return (
             Pipeline()
             .use(SessionLog)
             .use(SystemPrompt, self.system_prompt)
             .use(ToolResultLoop)
             .use(MaxIterations, self.max_turns)
+            .use(DefaultCompactionPipeline, window=self.context_window, summariser=completion)
             .use(DefaultToolPipeline, tools=self.tools)
-            .run(self.completion())
+            .run(completion)
         )
 
     def system_prompt(self, env: Any) -> str:

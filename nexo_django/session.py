@@ -11,6 +11,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from nexo_django import prompts, registry, streaming
 from nexo_django.agent import Agent
+from nexo_django.compaction import Change
 from nexo_django.events import Event, OnEvent
 from nexo_django.exceptions import NotSupported, SessionNotFound, brief
 from nexo_django.messages import Message, Usage
@@ -19,7 +20,7 @@ from nexo_django.reply import Reply
 from nexo_django.stores.base import StoredChat, TurnRequest
 from nexo_django.stores.choice import default_store
 from nexo_django.tools import resolve
-from nexo_django.turn import Run
+from nexo_django.turn import Run, compact
 
 
 class Session:
@@ -205,9 +206,40 @@ class Session:
         """See delete()."""
         return await in_pool(self.stored.delete)
 
-    def compact(self, instructions: str | None = None, dry_run: bool = False) -> Any:
-        """Compact the session now; this version does not have it."""
-        raise NotSupported("session.compact() is not in this version.")
+    def compact(self, instructions: str | None = None, dry_run: bool = False) -> Change | None:
+        """Make the view smaller now, and tell what changed; None when nothing could go.
+
+        The originals stay in the history, and `undo_compaction()` brings the view back.
+        `instructions` tell the summariser what matters. With `dry_run` nothing is stored;
+        a summary is written all the same, and costs what it costs. Raises SessionNotFound,
+        SessionBusy, and NotSupported for an agent whose pipeline has no compaction.
+        """
+        _refuse_event_loop("compact")
+        return compact(self, instructions, dry_run)
+
+    async def acompact(
+        self, instructions: str | None = None, dry_run: bool = False
+    ) -> Change | None:
+        """See compact()."""
+        return await in_pool(compact, self, instructions, dry_run)
+
+    def undo_compaction(self) -> bool:
+        """Bring back the view before the last compaction; False when there was none."""
+        _refuse_event_loop("undo_compaction")
+        return self.stored.undo_compaction()
+
+    async def aundo_compaction(self) -> bool:
+        """See undo_compaction()."""
+        return await in_pool(self.stored.undo_compaction)
+
+    def as_of(self, position: int) -> list[Message]:
+        """Give what the model saw when the message of that position was the last one."""
+        _refuse_event_loop("as_of")
+        return self.stored.view(as_of=position)
+
+    async def aas_of(self, position: int) -> list[Message]:
+        """See as_of()."""
+        return await in_pool(self.stored.view, as_of=position)
 
     def approve(self, call_id: str, by: Any = None) -> None:
         """Approve a tool call; this version has no call that waits for it."""

@@ -10,7 +10,8 @@ message_saved = Signal()
 turn_started = Signal()
 # sender: the Agent class; session, turn, status, usage, error: the error's class name or "".
 turn_finished = Signal()
-# sender: the Agent class; session, context, before, after, target, reached, layers, removed.
+# sender: the Agent class; session, turn, key, and the event's payload with `removed`, the
+# messages that left the view, and `change`.
 compacted = Signal()
-# sender: the Agent class; session, call_id, name, output_id, total_lines, total_bytes.
+# sender: the Agent class; session, turn, key, and the event's payload.
 truncated = Signal()

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from nexo_django import conf, events, signals
 from nexo_django.agent import Context
+from nexo_django.compaction import Change
 from nexo_django.events import Events, OnEvent
-from nexo_django.exceptions import LeaseLost, NexoError, TurnCancelled
+from nexo_django.exceptions import LeaseLost, NexoError, NotSupported, TurnCancelled
 from nexo_django.messages import ASSISTANT, Message, MessageLog
+from nexo_django.middleware import DefaultCompactionPipeline
 from nexo_django.pipeline import Env, Pipeline
 from nexo_django.reply import Reply
 from nexo_django.stores.base import (
@@ -92,9 +94,19 @@ class Run:
             stream=bool(sink.listeners),
             max_turns=self.max_turns,
             deadline=None if seconds is None else time.monotonic() + seconds,
-            metadata={"context": context},
+            metadata={"context": context, "keep_output": getattr(turn, "keep_output", None)},
+            hooks=self._hooks(),
         )
         return _status(env)
+
+    def _hooks(self) -> dict[str, list[Any]]:
+        """Tell the signals of what happens inside the stack."""
+
+        def send(signal: Any) -> Any:
+            return lambda env, payload: self._send(signal, env.turn, **payload)
+
+        pairs = ((events.COMPACTED, signals.compacted), (events.TRUNCATED, signals.truncated))
+        return {name: [send(signal)] for name, signal in pairs}
 
     def _announce(self, turn: OpenTurn, status: str, error: BaseException | None = None) -> None:
         name = "" if error is None else type(error).__name__
@@ -152,3 +164,28 @@ def _told(sink: Events, reply: Reply) -> Reply:
         {"content": reply.content, "status": reply.status, "usage": reply.usage.to_dict()},
     )
     return reply
+
+
+def compact(session: Session, instructions: str | None, dry_run: bool) -> Change | None:
+    """Compact a session's view outside any turn, by the layer of its agent's pipeline."""
+    agent = session.agent
+    layer = _compaction_layer(agent.pipeline())
+    turn = session.stored.maintain()
+    try:
+        log = MessageLog(turn.messages)
+        log.recorder = turn
+        env = Env(messages=log, turn=turn, agent=agent, model=agent.model_id)
+        env.metadata["keep_output"] = turn.keep_output
+        return layer.compact(env, instructions=instructions, dry_run=dry_run)
+    finally:
+        turn.close()
+
+
+def _compaction_layer(pipeline: Pipeline) -> DefaultCompactionPipeline:
+    """Build the stack from its compaction layer on inwards."""
+    app: Any = pipeline.app
+    for layer in reversed(pipeline.layers):
+        app = layer(app)
+        if isinstance(app, DefaultCompactionPipeline):
+            return app
+    raise NotSupported("The agent's pipeline has no DefaultCompactionPipeline to compact with.")
