@@ -26,6 +26,7 @@ def release(alias: str, *, close: bool = False) -> None:
 
     A pooled connection returns to its pool; another is closed if it is older than
     CONN_MAX_AGE or broken, and with `close` always: a thread of a tool has no later use of it.
+    On SQLite no server has to hold it, and to close the last one costs a checkpoint.
     """
     connection = connections[alias]
     if connection.connection is None or connection.in_atomic_block:
@@ -33,7 +34,7 @@ def release(alias: str, *, close: bool = False) -> None:
     pooled = connection.settings_dict.get("OPTIONS", {}).get("pool")
     if close or pooled:
         connection.close()
-    else:
+    elif connection.vendor != "sqlite":
         connection.close_if_unusable_or_obsolete()
 
 
