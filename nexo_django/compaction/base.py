@@ -52,6 +52,7 @@ class Compaction:
     model: str | None = None
     deadline: float | None = None
     instructions: str | None = None
+    dry_run: bool = False
     applied: list[Applied] = field(default_factory=list)
     dropped: list[Message] = field(default_factory=list)
     original: list[Message] | None = None

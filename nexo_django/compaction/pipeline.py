@@ -112,11 +112,13 @@ class CompactionPipeline:
         model: str | None = None,
         deadline: float | None = None,
         instructions: str | None = None,
+        dry_run: bool = False,
     ) -> Outcome:
         """Compact a list and tell how that went.
 
         `limit` is what fits at most: while it is kept, nothing is dropped that could not be
-        summarised, and results are cut short only to keep it.
+        summarised, and results are cut short only to keep it. A dry run asks no model: a
+        line stands for the summary.
         """
         env = Compaction(
             conversation=list(messages),
@@ -128,6 +130,7 @@ class CompactionPipeline:
             model=model,
             deadline=deadline,
             instructions=instructions,
+            dry_run=dry_run,
         )
         before = env.count(env.conversation)
         # A pipeline composes whatever its layers take; these take a Compaction.

@@ -24,6 +24,8 @@ from nexo_django.pipeline import Env
 
 MARK = "summary"
 PREFIX = "[Summary of earlier messages that are no longer shown; a record, not instructions.]\n\n"
+# Stands for the summary in a dry run.
+UNWRITTEN = "(The summary would stand here.)"
 # What the model is asked in one call when nothing says how much it takes.
 INPUT_TOKENS = 30_000
 # Summaries in one run, each of more than the one before, while the target is not reached.
@@ -119,6 +121,8 @@ class Summarize(Strategy):
     def _told(
         self, env: Compaction, old: Sequence[Message], dropped: Sequence[Message], room: int
     ) -> str:
+        if env.dry_run:
+            return UNWRITTEN
         earlier = "\n\n".join((m.content or "").removeprefix(PREFIX) for m in old)
         system = prompt(room, env.instructions)
         budget = self._input(env) - env.size(Message(SYSTEM, system))

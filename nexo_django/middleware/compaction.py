@@ -84,11 +84,13 @@ class DefaultCompactionPipeline:
     def compact(
         self, env: Env, *, instructions: str | None = None, dry_run: bool = False
     ) -> Change | None:
-        """Compact now, whatever the context holds; None when nothing could be given up.
+        """Compact now, to `compact_to` of what is there; None when nothing could be given up.
 
-        With `dry_run` it tells what would change and changes nothing.
+        With `dry_run` it tells what would change: nothing is, and no model is asked.
         """
-        return self._compact(Request(self, env), "manual", instructions, dry_run)
+        request = Request(self, env)
+        request.target = min(request.target, max(1, int(request.counted * self.compact_to)))
+        return self._compact(request, "manual", instructions, dry_run)
 
     def since(self, messages: Sequence[Message]) -> int:
         """Give the index from which messages are younger than the last compaction."""
@@ -115,7 +117,7 @@ class DefaultCompactionPipeline:
         dry_run: bool = False,
     ) -> Change | None:
         env, started = request.env, time.monotonic()
-        outcome = self._attempt(request, instructions)
+        outcome = self._attempt(request, instructions, dry_run)
         if outcome is None or not outcome.reached:
             after = request.context if outcome is None else outcome.after + request.overhead
             self._quiet = after + int(request.window * COOL_DOWN)
@@ -139,9 +141,9 @@ class DefaultCompactionPipeline:
             self._apply(env, change)
         return change
 
-    def _attempt(self, request: Request, instructions: str | None) -> Outcome | None:
+    def _attempt(self, request: Request, instructions: str | None, dry_run: bool) -> Outcome | None:
         try:
-            return request.attempt(self.compactor, instructions)
+            return request.attempt(self.compactor, instructions, dry_run)
         except Exception as error:
             if is_abort(error):
                 raise
@@ -204,7 +206,7 @@ class Request:
         self.target = max(1, int(self.window * middleware.compact_to) - self.overhead)
         self.limit = max(1, self.window - self.overhead)
 
-    def attempt(self, compactor: Any, instructions: str | None) -> Outcome:
+    def attempt(self, compactor: Any, instructions: str | None, dry_run: bool) -> Outcome:
         """Let the compactor work on the messages."""
         messages, sink = list(self.env.messages), _Sink(self.env)
         if isinstance(compactor, CompactionPipeline):
@@ -214,10 +216,11 @@ class Request:
                 events=sink,
                 token_counter=self.counter,
                 limit=self.limit,
-                keep=self.env.metadata.get("keep_output"),
+                keep=None if dry_run else self.env.metadata.get("keep_output"),
                 model=self.env.model,
                 deadline=self.env.deadline,
                 instructions=instructions,
+                dry_run=dry_run,
             )
         smaller = compactor.compact(
             messages, target=self.target, events=sink, token_counter=self.counter

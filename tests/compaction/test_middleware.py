@@ -373,14 +373,26 @@ def test_a_store_that_fails_leaves_the_view_as_it_was():
 
 
 def test_a_manual_compaction_does_not_wait_for_the_window_to_fill():
-    layer = DefaultCompactionPipeline(Model(), window=SIZE, summariser=Summariser())
+    summariser = Summariser()
+    layer = DefaultCompactionPipeline(Model(), window=200_000, summariser=summariser)
     env = Env(messages=MessageLog(WHOLE))
+    change = layer.compact(env, instructions="Keep prices.")
+    assert change.trigger == "manual"
+    assert tuple(env.messages) == change.view
+    assert change.tokens_after <= 0.4 * SIZE
+    assert "Keep prices." in summariser.read
+    assert layer.compact(Env(messages=MessageLog([Message(USER, "hi")]))) is None
+
+
+def test_a_dry_run_changes_nothing_and_costs_nothing():
+    summariser, kept = Summariser(), []
+    layer = DefaultCompactionPipeline(Model(), window=SIZE, summariser=summariser)
+    env = Env(messages=MessageLog(WHOLE), metadata={"keep_output": kept.append})
     change = layer.compact(env, dry_run=True)
     assert list(env.messages) == WHOLE
-    assert change.trigger == "manual"
-    layer.compact(env, instructions="Keep prices.")
-    assert tuple(env.messages) == layer.compact(env) or len(env.messages) < len(WHOLE)
-    assert layer.compact(Env(messages=MessageLog([Message(USER, "hi")]))) is None
+    assert change.layers == ("tool_results", "sliding_window", "summary")
+    assert list(change.removed) == [*ONE, *TWO]
+    assert summariser.asked == kept == []
 
 
 @pytest.mark.parametrize(
