@@ -27,6 +27,7 @@ from nexo_django.exceptions import (
 from nexo_django.messages import ASSISTANT, NORMAL, Message, Usage
 from nexo_django.pipeline import App, Env
 from nexo_django.tokens import Approximate, Calibrated, Counter, measure
+from nexo_django.transcript import problem, sendable
 
 # For a model of which nothing is known.
 UNKNOWN_WINDOW = 128_000
@@ -143,13 +144,17 @@ class DefaultCompactionPipeline:
 
     def _attempt(self, request: Request, instructions: str | None, dry_run: bool) -> Outcome | None:
         try:
-            return request.attempt(self.compactor, instructions, dry_run)
+            outcome = request.attempt(self.compactor, instructions, dry_run)
         except Exception as error:
             if is_abort(error):
                 raise
-            told = {"error": type(error).__name__, "message": "The compactor failed."}
-            request.env.emit(events.ERROR, told)
+            request.declined(type(error).__name__, "The compactor failed.")
             return None
+        wrong = problem(sendable(outcome.messages))
+        if wrong is None or problem(sendable(request.env.messages)) is not None:
+            return outcome
+        request.declined("BadRequest", f"The compactor gave messages that can't be sent: {wrong}")
+        return None
 
     def _apply(self, env: Env, change: Change) -> None:
         store = getattr(env.messages.recorder, "compacted", None)
@@ -226,6 +231,10 @@ class Request:
             messages, target=self.target, events=sink, token_counter=self.counter
         )
         return Outcome.of(compactor, messages, smaller, self.target, self.counter)
+
+    def declined(self, error: str, message: str) -> None:
+        """Tell that nothing was compacted; the turn goes on as it is."""
+        self.env.emit(events.ERROR, {"error": error, "message": message})
 
     def too_large(self) -> ContextTooLarge:
         """Make the error that says what can't be made to fit."""

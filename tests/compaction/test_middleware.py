@@ -158,6 +158,20 @@ def test_a_compactor_that_fails_has_declined():
     assert told == []
 
 
+def test_a_compactor_that_parts_a_call_from_its_result_has_declined():
+    class Sloppy:
+        def compact(self, messages, target, events, token_counter):
+            return messages[-1:]
+
+    heard: list = []
+    env, told = run(
+        Model(), WHOLE, window=SIZE, compactor=Sloppy(), on_event=lambda *e: heard.append(e)
+    )
+    assert [payload["error"] for name, payload in heard if name == "error"] == ["BadRequest"]
+    assert env.messages[:-1] == WHOLE
+    assert told == []
+
+
 @pytest.mark.parametrize("abort", [TurnCancelled, LeaseLost])
 def test_a_signal_to_stop_passes_through(abort):
     class Stopped:
