@@ -69,7 +69,7 @@ def fork(function: Callable[..., Any], *args: Any) -> Child:
         return Child(pid, reading)
     code = 1
     try:
-        _die_with_parent()
+        die_with_parent()
         os.close(reading)
         _tell(writing, {"value": function(*args)})
         code = 0
@@ -120,7 +120,7 @@ def _tell(pipe: int, value: Any) -> None:
         data = data[os.write(pipe, data) :]
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Leave no orphan behind when the parent is killed; only Linux has it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

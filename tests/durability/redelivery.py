@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.durability.crowds import PATIENCE
-from tests.durability.forks import call, fork, until
+from tests.durability import journal
+from tests.durability.forks import call, die_with_parent, fork, until
 from tests.durability.report import Report
 
+PATIENCE = 240.0
 BROKERS = {"redis": "redis://127.0.0.1:6379/5", "rabbitmq": "amqp://guest:guest@127.0.0.1:5672//"}
 
 
@@ -37,8 +38,12 @@ def brokers(report: Report, *names: str) -> None:
         if not reachable(BROKERS[name]):
             report.say(f"redelivery, {name}: nothing answers at {BROKERS[name]}, left out")
             continue
-        _killed_worker(report, name)
-        _delivered_while_running(report, name)
+        try:
+            _killed_worker(report, name)
+            _delivered_while_running(report, name)
+        except TimeoutError:
+            report.say((journal.folder() / "workers.log").read_text(errors="replace")[-4000:])
+            raise
 
 
 def reachable(broker: str) -> bool:
@@ -65,7 +70,7 @@ def _one_turn(report: Report, instance: str, replies: list[str]) -> None:
 
 def _killed_worker(report: Report, broker: str) -> None:
     """Kill the worker, its pool too, while the model is asked; another gets the task."""
-    from tests.durability import journal, workers
+    from tests.durability import workers
 
     instance = f"killed-{broker}"
     with _queue(broker), _worker() as first:
@@ -87,7 +92,7 @@ def _killed_worker(report: Report, broker: str) -> None:
 
 def _delivered_while_running(report: Report, broker: str) -> None:
     """Hold the turn until a second worker has the same task too."""
-    from tests.durability import journal, workers
+    from tests.durability import workers
 
     instance = f"held-{broker}"
     issued = lambda: len(journal.read(instance, journal.ISSUED))  # noqa: E731
@@ -117,13 +122,17 @@ def _queue(broker: str) -> Iterator[None]:
 @contextmanager
 def _worker() -> Iterator[subprocess.Popen[bytes]]:
     """Run a worker in a process group of its own, and kill it at the end."""
-    command = "celery -A tests.durability.celery_app worker --concurrency 1 --loglevel ERROR"
-    process = subprocess.Popen(
-        [sys.executable, "-m", *command.split(), "--without-gossip", "--without-mingle"],
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    # RabbitMQ knows a worker by its name: two of one name lock each other out.
+    command = f"celery -A tests.durability.celery_app worker --hostname {uuid.uuid4()}@test"
+    plain = "--concurrency 1 --loglevel WARNING --without-gossip --without-mingle"
+    with (journal.folder() / "workers.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command.split(), *plain.split()],
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+            stdout=log,
+            stderr=log,
+        )
     try:
         yield process
     finally:
@@ -177,7 +186,6 @@ def _conflict(instance: str) -> str:
 
 def _stored(instance: str) -> dict[str, Any]:
     from nexo_django.models import Message, Turn
-    from tests.durability import journal
 
     answers = Message.objects.filter(chat__instance_id=instance, content="answer to p1")
     turns = Turn.objects.filter(chat__instance_id=instance)
