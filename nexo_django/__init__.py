@@ -36,7 +36,7 @@ _HOMES = {
     "Usage": "messages",
     "tool": "tools",
 }
-__all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
+__all__ = [*_HOMES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
