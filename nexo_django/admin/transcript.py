@@ -48,7 +48,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Entry:
-    """A message of the conversation; `ending` is its turn if that ended here, and not well."""
+    """A message of the conversation.
+
+    `ending` is its turn if that ended here, and not well; `begins_view` is True where what
+    the model sees begins.
+    """
 
     row: Message
     text: Text | None
@@ -56,6 +60,7 @@ class Entry:
     reasoning: Text | None
     calls: list[Call]
     ending: Turn | None
+    begins_view: bool
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,7 @@ def transcript(chat: Chat, before: int | None = None, after: int | None = None) 
         shown, earlier = found[:PER_PAGE][::-1], len(found) > PER_PAGE
         later = before is not None
     return Transcript(
-        _entries(shown, later),
+        _entries(shown, later, chat.current_compaction),
         shown[0].position if shown and earlier else None,
         shown[-1].position if shown and later else None,
     )
@@ -98,13 +103,19 @@ def _rows(chat: Chat) -> QuerySet[Any]:
     return rows
 
 
-def _entries(rows: list[Any], later: bool) -> list[Entry]:
+def _entries(rows: list[Any], later: bool, compaction: Any) -> list[Entry]:
     # Where the page ends, only the next one knows whether the turn goes on.
     following = [*(row.turn_id for row in rows[1:]), rows[-1].turn_id if rows and later else None]
-    return [_entry(row, row.turn_id != turn) for row, turn in zip(rows, following, strict=False)]
+    first = None if compaction is None else compaction.first_kept_position
+    seen = first is not None and next((row for row in rows if row.position >= first), None)
+    begins = seen if seen and (seen.position == first or seen is not rows[0]) else None
+    return [
+        _entry(row, row.turn_id != turn, row is begins)
+        for row, turn in zip(rows, following, strict=False)
+    ]
 
 
-def _entry(row: Any, last_of_turn: bool) -> Entry:
+def _entry(row: Any, last_of_turn: bool, begins_view: bool) -> Entry:
     calls = [
         Call(call, Text.of(call.raw_arguments or pretty(call.arguments)))
         for call in row.tool_calls.all()
@@ -116,4 +127,5 @@ def _entry(row: Any, last_of_turn: bool) -> Entry:
         Text.of(pretty(row.reasoning)),
         calls,
         row.turn if last_of_turn and row.turn and row.turn.status not in WELL else None,
+        begins_view,
     )

@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from nexo_django.admin.transcript import PER_PAGE
-from nexo_django.models import Chat, Message, Turn
+from nexo_django.models import Chat, Compaction, Message, Turn
 from nexo_django.models.clock import DatabaseTime
 from tests.admin.conftest import make_chat, person
 
@@ -165,3 +165,20 @@ def test_a_turn_that_did_not_end_well_says_so(boss, chat):
     assert html.count("Turn 1: failed") == 1
     assert html.index("Turn 1: failed") > html.index("text number 4")
     assert "(RateLimited)" in html
+
+
+def test_the_page_shows_where_the_models_view_begins(boss):
+    chat = make_chat(PER_PAGE + 30)
+    (kept,) = chat.messages.order_by("position")[60:61]
+    compaction = Compaction.objects.create(
+        chat=chat, version=1, first_kept_position=kept.position, status="done"
+    )
+    Chat.objects.filter(pk=chat.pk).update(current_compaction=compaction)
+    marks = [e.row.pk for e in entries(boss, chat) if e.begins_view]
+    assert marks == [kept.pk]
+    first = chat.messages.order_by("position").first()
+    assert not [e for e in entries(boss, chat, after=first.position - 1) if e.begins_view]
+
+
+def entries(boss, chat, **query):
+    return boss.get(page_of(chat), query).context["transcript"].entries
