@@ -19,7 +19,7 @@ from tests.durability.report import Report
 
 INI = """
 [databases]
-* = host={host} port={server}
+* = host={host} port={server} user={user}
 [pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = {port}
@@ -70,7 +70,10 @@ def _pooler(url: str) -> Iterator[str]:
         port = free.getsockname()[1]
     folder = Path(tempfile.mkdtemp(prefix="nexo-pgbouncer-"))
     ini = folder / "pgbouncer.ini"
-    ini.write_text(INI.format(host=parts.hostname, server=parts.port or 5432, port=port))
+    login = parts.username or "postgres"
+    ini.write_text(
+        INI.format(host=parts.hostname, server=parts.port or 5432, user=login, port=port)
+    )
     # It refuses to run as root.
     user = "nobody" if os.getuid() == 0 else None
     if user is not None:
@@ -80,8 +83,7 @@ def _pooler(url: str) -> Iterator[str]:
     process = subprocess.Popen([program() or "", str(ini)], stdout=log, stderr=log, user=user)
     try:
         until(lambda: _listens(port), "PgBouncer")
-        place = f"{parts.username or 'postgres'}@127.0.0.1:{port}"
-        yield urlunsplit(parts._replace(netloc=place))
+        yield urlunsplit(parts._replace(netloc=f"{login}@127.0.0.1:{port}"))
     finally:
         process.kill()
         process.wait()
