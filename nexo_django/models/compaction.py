@@ -15,15 +15,16 @@ class CompactionStatus(models.TextChoices):
     RUNNING = "running", _("running")
     DONE = "done", _("done")
     FAILED = "failed", _("failed")
+    UNDONE = "undone", _("undone")
 
 
 class AbstractCompaction(models.Model):
     """One compaction of a chat; rows are never changed by it.
 
-    The view is the system message, `summary`, and the rows from `first_kept_position` on,
-    with the contents of `rewrites` (position to placeholder, or null to leave the row out)
-    in place of theirs. It looked at rows up to `upto_position` only. To undo it is to go back
-    to `parent`.
+    The view is the system message, `summary` (or a note that is there for it), and the rows
+    from `first_kept_position` on, with `rewrites` (position to the message that is shown, or
+    null to leave the row out) in place of them. It looked at rows up to `upto_position` only.
+    To undo it is to go back to `parent`.
     """
 
     chat = models.ForeignKey(  # type: ignore[misc]

@@ -13,6 +13,7 @@ from nexo_django.models.clock import DatabaseTime
 
 if TYPE_CHECKING:
     from nexo_django.models.chat import AbstractChat
+    from nexo_django.models.compaction import AbstractCompaction
 
 # What makes a message; its count may be taken again, by another ruler.
 COUNTED = frozenset({"token_count", "token_ruler"})
@@ -50,17 +51,24 @@ class MessageQuerySet(models.QuerySet[Any]):
     """Messages, in the order of their positions."""
 
     def view(self, chat: AbstractChat) -> Self:
-        """Keep what the model sees of a chat.
+        """Keep what the model sees of a chat: see `shown`."""
+        return self.shown(chat, chat.current_compaction)
 
-        The system message, the summary of the current compaction, and the rows from its
-        boundary on; other summaries are what it replaced.
+    def shown(self, chat: AbstractChat, compaction: AbstractCompaction | None) -> Self:
+        """Keep what the model sees of a chat with a compaction, or without any.
+
+        The system message, what stands for the earlier rows, and the rows from the boundary
+        on. What stands for rows in another compaction is not shown.
         """
+        chats: Any = type(chat)
+        made = chats._meta.get_field("compactions").related_model._base_manager
+        stands = made.using(self.db).filter(chat=chat, summary__isnull=False).values("summary")
         rows = self.filter(chat=chat).order_by("position")
-        current = chat.current_compaction
-        if current is None:
-            return rows
-        kept = Q(position__gte=current.first_kept_position) & ~Q(kind="summary")
-        return rows.filter(kept | Q(position=0) | Q(pk=current.summary_id))
+        said = ~Q(pk__in=stands)
+        if compaction is None:
+            return rows.filter(said)
+        kept = said & Q(position__gte=compaction.first_kept_position)
+        return rows.filter(kept | Q(position=0) | Q(pk=compaction.summary_id))
 
     def update(self, **changes: Any) -> int:
         """Refuse to change what was said; only counts and links may be."""

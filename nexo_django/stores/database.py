@@ -23,7 +23,7 @@ from nexo_django.leases import Lease
 from nexo_django.messages import ASSISTANT, Message, Usage
 from nexo_django.models import Model, Tables, tables
 from nexo_django.models.clock import DatabaseTime
-from nexo_django.stores import removal, rows
+from nexo_django.stores import database_compaction, removal, rows
 from nexo_django.stores.base import (
     AWAITING_ANSWER,
     AWAITING_APPROVAL,
@@ -48,6 +48,23 @@ class DatabaseStore:
         return DatabaseChat(agent_name, instance_id)
 
 
+class _Waiting:
+    """How long to wait for a busy chat, and how long between two looks."""
+
+    def __init__(self, wait: float | None) -> None:
+        wait = conf.get("TURN_WAIT") if wait is None else wait
+        self.until, self.longest = time.monotonic() + wait, FIRST_PAUSE
+
+    def pause(self) -> float | None:
+        """Give the next pause, or None when the time is over."""
+        left = self.until - time.monotonic()
+        if left <= 0:
+            return None
+        longest, self.longest = self.longest, min(self.longest * 2, LONGEST_PAUSE)
+        # Those that wait must not all come back at once.
+        return min(left, random.uniform(longest / 2, longest))  # noqa: S311
+
+
 class _Raced(Exception):
     """Another changed the chat between our look and our claim."""
 
@@ -63,8 +80,7 @@ class DatabaseChat:
     def begin(self, request: TurnRequest) -> DatabaseTurn:
         """Take the lease and commit the prompt; see StoredChat."""
         connections.outside_transaction(self.alias)
-        wait = conf.get("TURN_WAIT") if request.wait is None else request.wait
-        until, pause = time.monotonic() + wait, FIRST_PAUSE
+        waiting = _Waiting(request.wait)
         while True:
             with connections.mapped("read"):
                 chat = self._find()
@@ -77,19 +93,50 @@ class DatabaseChat:
                 if turn is not None:
                     return turn
                 continue
-            self._wait(until, pause, busy)
-            pause = min(pause * 2, LONGEST_PAUSE)
+            self._wait(waiting, busy)
+
+    def maintain(self, wait: float | None = None) -> DatabaseTurn:
+        """Take the lease without a turn, to compact; see StoredChat."""
+        connections.outside_transaction(self.alias)
+        waiting = _Waiting(wait)
+        while True:
+            with connections.mapped("read"):
+                chat = self._find()
+            if chat is None:
+                raise self._missing()
+            busy = _busy_for(chat)
+            if busy is not None:
+                self._wait(waiting, busy)
+            elif turn := self._maintained(chat):
+                return turn
 
     def exists(self) -> bool:
         """Whether the chat is stored."""
         with connections.mapped("read"):
             return bool(self._rows().exists())
 
-    def view(self) -> list[Message]:
-        """Give the messages the model would see."""
+    def view(self, as_of: int | None = None) -> list[Message]:
+        """Give the messages the model would see, or saw when `as_of` was the last position."""
         with connections.mapped("read"):
             chat = self._find()
-            return [] if chat is None else repaired(rows.view(chat, self._messages()).values())
+            if chat is None:
+                return []
+            if as_of is None:
+                return repaired(rows.view(chat, self._messages()).values())
+            return repaired(rows.view_as_of(chat, self._messages(), as_of).values())
+
+    def undo_compaction(self) -> bool:
+        """Go back to the view before the last compaction; False when there was none."""
+        with connections.mapped():
+            chat = self._find()
+            if chat is None or chat.current_compaction is None:
+                return False
+            undone = database_compaction.undo(self.tables, self.alias, chat)
+        if not undone:
+            raise SessionBusy(
+                f"A turn of {self._name()} is running.", retry_after=_busy_for(chat) or 0.0
+            )
+        return True
 
     def history(self) -> Iterator[Message]:
         """Give every message that was kept, compacted ones too, in order."""
@@ -151,13 +198,12 @@ class DatabaseChat:
             )
         return turn
 
-    def _wait(self, until: float, pause: float, busy: float) -> None:
-        left = until - time.monotonic()
-        if left <= 0:
+    def _wait(self, waiting: _Waiting, busy: float) -> None:
+        pause = waiting.pause()
+        if pause is None:
             raise SessionBusy(f"Another turn of {self._name()} is running.", retry_after=busy)
         connections.release(self.alias)
-        # Those that wait must not all come back at once.
-        time.sleep(min(left, random.uniform(pause / 2, pause)))  # noqa: S311
+        time.sleep(pause)
 
     def _begin(self, chat: Any, keyed: Any, request: TurnRequest) -> DatabaseTurn | None:
         """Take the lease for a new turn or the open one; None if another was faster."""
@@ -194,7 +240,7 @@ class DatabaseChat:
         if request.prompt is not None and keyed is None:
             return None
         if chat is None:
-            raise SessionNotFound(f"There is no session of {self._name()}; a prompt makes it.")
+            raise self._missing()
         if keyed is not None and keyed.number != chat.open_turn:
             raise NothingToContinue(
                 f"Turn {keyed.number} was interrupted and the session went on without it; "
@@ -234,7 +280,7 @@ class DatabaseChat:
         prompt = self.tables.message.from_value(request.prompt, chat_id=chat.pk)
 
         def put(totals: dict[str, Any]) -> int:
-            seen = {"next_position": at, "next_turn": number}
+            seen = {"next_position": at, "next_turn": number, **_shown(chat)}
             after = {"next_position": at + 1, "next_turn": number + 1, "open_turn": number}
             if not lease.claim(seen, model_id=model_id, **after, **totals):
                 raise _Raced
@@ -261,12 +307,32 @@ class DatabaseChat:
     def _resume(self, chat: Any, row: Any, model_id: int | None) -> Lease:
         """Claim the chat to go on with its open turn."""
         lease = Lease(self.tables.chat, self.alias, chat.pk)
-        seen = {"next_turn": chat.next_turn, "open_turn": row.number}
+        seen = {"next_turn": chat.next_turn, "open_turn": row.number, **_shown(chat)}
         if not lease.claim(seen, model_id=model_id):
             raise _Raced
         row.status, row.error, row.finished = RUNNING, "", None
         row.save(using=self.alias, update_fields=["status", "error", "finished"])
         return lease
+
+    def _maintained(self, chat: Any) -> DatabaseTurn | None:
+        lease = Lease(self.tables.chat, self.alias, chat.pk)
+        with connections.mapped():
+            if not lease.claim({"next_turn": chat.next_turn, **_shown(chat)}):
+                return None
+        row = self.tables.turn(chat_id=chat.pk, number=0)
+        turn = DatabaseTurn(self.tables, self.alias, row, lease, next_position=chat.next_position)
+        try:
+            leases.keep(lease)
+            with connections.mapped("read"):
+                loaded = rows.view(chat, self._messages())
+            turn.system = next((row for row in loaded.messages if row.position == 0), None)
+            # What may still be continued stays open.
+            turn.messages = repaired(loaded.values(), keep_open=True)
+        except BaseException:
+            turn.close()
+            raise
+        connections.release(self.alias)
+        return turn
 
     def _load(self, turn: DatabaseTurn, chat: Any, idempotent: frozenset[str] | None) -> None:
         """Load the turn's view, mended; with `idempotent` it may have calls still to run."""
@@ -287,8 +353,16 @@ class DatabaseChat:
             turn.reply = Message(ASSISTANT) if answer is None else answer.value()
         return turn
 
+    def _missing(self) -> SessionNotFound:
+        return SessionNotFound(f"There is no session of {self._name()}; a prompt makes it.")
+
     def _name(self) -> str:
         return f"{brief(self.agent_name)} for {brief(self.instance_id)}"
+
+
+def _shown(chat: Any) -> dict[str, Any]:
+    """Give what a claim must find unchanged: the view that was read is the one that is run."""
+    return {"current_compaction": chat.current_compaction_id}
 
 
 def _busy_for(chat: Any) -> float | None:

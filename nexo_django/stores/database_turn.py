@@ -13,6 +13,7 @@ from typing import Any
 from django.utils import timezone
 
 from nexo_django import connections
+from nexo_django.compaction.change import Change
 from nexo_django.exceptions import LeaseLost, StoreFailed, TurnCancelled, brief
 from nexo_django.leases import Lease
 from nexo_django.messages import (
@@ -30,8 +31,9 @@ from nexo_django.models import Tables
 from nexo_django.models.tool_call import OPEN, CallStatus
 from nexo_django.models.values import message_value
 from nexo_django.sanitize import clean_message, clean_text
+from nexo_django.stores import database_compaction, database_outputs, rows
 from nexo_django.stores.base import CANCELLED, DONE, RUNNING, TURN_LIMIT
-from nexo_django.transcript import distinct
+from nexo_django.transcript import distinct, repaired
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +65,8 @@ class DatabaseTurn:
         # The stored system message, and the calls of the last step by their ids.
         self.system: Any = None
         self.calls: dict[str, Any] = {}
+        # What was kept of results that are not stored yet, by the ids of their calls.
+        self.outputs: dict[str, Any] = {}
         self._lock = threading.RLock()
         self._thread = threading.get_ident()
         self._polled = time.monotonic()
@@ -130,6 +134,42 @@ class DatabaseTurn:
         if found[0] == self.number:
             raise TurnCancelled(f"Turn {self.number} was cancelled.")
 
+    def compacted(self, change: Change) -> list[Message]:
+        """Commit a compaction and give the new view as it is stored; originals are kept."""
+        with self._lock:
+            with self.writing():
+                database_compaction.store(self, change)
+                usage = self.usage + change.usage
+                self.update_turn(usage, self.status)
+            self.usage = usage
+            with connections.mapped("read"):
+                chats = self.tables.chat.objects.using(self.alias)
+                chat = chats.select_related("current_compaction").get(pk=self.row.chat_id)
+                shown = rows.view(chat, self.tables.message.objects.using(self.alias))
+            self._give_back()
+            return repaired(shown.values(), keep_open=True)
+
+    def keep_output(self, text: str, call: ToolCall) -> str | None:
+        """Keep the whole text of a result that is cut, and give the id to read it by."""
+        with self._lock:
+            try:
+                with self.writing():
+                    self.fence()
+                    kept = database_outputs.keep(self.tables, self.alias, self.row.chat_id, text)
+            except (StoreFailed, OSError) as error:
+                logger.warning("turn=%s output not kept: %s", self.number, type(error).__name__)
+                return None
+            self.outputs[call.id] = kept
+            return str(kept.pk)
+
+    def output(self, output_id: str) -> str | None:
+        """Give a kept text of this chat, None when there is none of that id or it expired."""
+        try:
+            with connections.mapped("read"):
+                return database_outputs.read(self.tables, self.alias, self.row.chat_id, output_id)
+        finally:
+            self._give_back()
+
     def finish(self, status: str, error: str = "") -> None:
         """Commit how the turn ended; an answer without calls has committed DONE itself."""
         with self._lock:
@@ -137,7 +177,7 @@ class DatabaseTurn:
                 return
             with self.writing(last=True):
                 self.fence(**({"open_turn": None} if status in OUTCOMES else {}))
-                self._update_turn(self.usage, status, error=error[:100])
+                self.update_turn(self.usage, status, error=error[:100])
             self.status = status
 
     def close(self) -> None:
@@ -208,8 +248,11 @@ class DatabaseTurn:
         if value.status == INTERRUPTED:
             status = CallStatus.INTERRUPTED
         position = call.message.position + 1 + call.index
+        kept = self.outputs.pop(value.tool_call_id or "", None)
         with self.writing():
             row = self.store_result(value, call, position, status)
+            if kept is not None:
+                type(kept)._base_manager.using(self.alias).filter(pk=kept.pk).update(message=row)
         return message_value(row, answers=value.tool_call_id)
 
     def _message(self, value: Message) -> Message:
@@ -226,7 +269,7 @@ class DatabaseTurn:
             row.save(using=self.alias, force_insert=True)
             calls = self._store_calls(row)
             if done or value.usage:
-                self._update_turn(usage, status)
+                self.update_turn(usage, status)
         if row.role != TOOL:
             self.calls = calls
         self.status, self.usage = status, usage
@@ -258,7 +301,8 @@ class DatabaseTurn:
         row.save(using=self.alias)
         return row
 
-    def _update_turn(self, usage: Usage, status: str, **changes: Any) -> None:
+    def update_turn(self, usage: Usage, status: str, **changes: Any) -> None:
+        """Write what the turn used and how it stands, inside `writing`."""
         sums: dict[str, Any] = {
             f"{name}_tokens": min(getattr(usage, name), MOST) for name in COUNTS
         }
@@ -266,6 +310,8 @@ class DatabaseTurn:
             sums["cost"] = usage.cost
         if status != RUNNING:
             changes["finished"] = timezone.now()
+        if self.row.pk is None:
+            return
         turns = self.tables.turn._base_manager.using(self.alias)
         # A commit whose confirmation was lost may have settled it already.
         running = turns.filter(pk=self.row.pk, status=RUNNING)

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.db.models import Q
+
 from nexo_django.messages import SYSTEM, USER, Message
+from nexo_django.models.compaction import CompactionStatus
 from nexo_django.models.values import message_value
 
 BATCH = 500
@@ -20,7 +23,7 @@ class Rows:
     calls: dict[int, list[Any]] = field(default_factory=dict)
     # The ids of calls by their rows' keys, for the results that answer them.
     ids: dict[int, str] = field(default_factory=dict)
-    rewrites: dict[str, str | None] = field(default_factory=dict)
+    rewrites: dict[str, dict[str, Any] | None] = field(default_factory=dict)
     summary_id: int | None = None
 
     def values(self) -> list[Message]:
@@ -43,12 +46,13 @@ class Rows:
         return sorted(rows, key=lambda r: (r.position != 0, r.pk != self.summary_id, r.position))
 
     def _rewritten(self, message: Message) -> Message | None:
-        if str(message.position) not in self.rewrites:
+        place = str(message.position)
+        if place not in self.rewrites:
             return message
-        placeholder = self.rewrites[str(message.position)]
-        if placeholder is None:
-            return None
-        return message.replace(content=placeholder, parts=None, mark="tool_results")
+        shown = self.rewrites[place]
+        return (
+            None if shown is None else Message.from_dict(shown).replace(position=message.position)
+        )
 
 
 def view(chat: Any, messages: Any) -> Rows:
@@ -56,12 +60,25 @@ def view(chat: Any, messages: Any) -> Rows:
 
     `chat` has its current compaction loaded; `messages` is the queryset to read from.
     """
-    found = _rows(list(messages.view(chat)), messages)
-    current = chat.current_compaction
-    if current is not None:
-        found.rewrites, found.summary_id = current.rewrites or {}, current.summary_id
-        found.messages = found._ordered(found.messages)
-    return found
+    return _shown(messages.view(chat), messages, chat.current_compaction)
+
+
+def view_as_of(chat: Any, messages: Any, position: int) -> Rows:
+    """Load what the model saw when that was the last position."""
+    made = chat.compactions.using(messages.db).filter(status=CompactionStatus.DONE)
+    then = made.filter(upto_position__lte=position).order_by("-version").first()
+    known = Q(position__lte=position)
+    if then is not None:
+        known |= Q(pk=then.summary_id)
+    return _shown(messages.shown(chat, then).filter(known), messages, then)
+
+
+def _shown(found: Any, messages: Any, compaction: Any) -> Rows:
+    shown = _rows(list(found), messages)
+    if compaction is not None:
+        shown.rewrites, shown.summary_id = compaction.rewrites or {}, compaction.summary_id
+        shown.messages = shown._ordered(shown.messages)
+    return shown
 
 
 def history(chat_id: int, messages: Any) -> Iterator[Message]:

@@ -60,11 +60,13 @@ def test_the_view_begins_at_the_boundary() -> None:
     old = Message.objects.create(chat=chat, role="user", content="old", kind="summary")
     new = Message.objects.create(chat=chat, role="user", content="new", kind="summary")
     assert Message.objects.view(chat).count() == 7
-    for summary in (old, new):
-        chat.current_compaction = Compaction.objects.create(
-            chat=chat, version=summary.pk, first_kept_position=3, summary=summary
-        )
+    made = [
+        Compaction.objects.create(chat=chat, version=n, first_kept_position=3, summary=summary)
+        for n, summary in enumerate((old, new))
+    ]
+    for summary, compaction in zip((old, new), made, strict=True):
+        chat.current_compaction = compaction
         texts = {row.content for row in Message.objects.view(chat)}
         assert texts == {"be kind", "3", "4", summary.content}
-    chat.current_compaction = Compaction.objects.create(chat=chat, version=1, first_kept_position=4)
+    chat.current_compaction = Compaction.objects.create(chat=chat, version=2, first_kept_position=4)
     assert [row.content for row in Message.objects.view(chat)] == ["be kind", "4"]

@@ -117,7 +117,8 @@ def test_what_is_before_the_boundary_is_not_read() -> None:
 def test_results_are_rewritten_and_rows_left_out() -> None:
     chat = new_chat()
     turns(chat, 2)
-    compact(chat, 1, rewrites={"3": "(an earlier result)", "5": None})
+    shown = result(0, "(an earlier result)", mark="tool_results")
+    compact(chat, 1, rewrites={"3": shown.to_dict(), "5": None})
     view = chat.view()
     assert contents(view)[2] == "(an earlier result)"
     assert view[2].mark == "tool_results"
