@@ -9,10 +9,10 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from nexo_django import transcript
+from nexo_django import Agent, Session, transcript
 from nexo_django.messages import Message as Value
 from nexo_django.messages import ToolCall as CallValue
-from nexo_django.models import Chat, Message, ToolCall, Turn
+from nexo_django.models import Chat, Compaction, Message, ToolCall, Turn
 from nexo_django.models.clock import DatabaseTime
 from nexo_django.stores.base import TurnRequest
 from nexo_django.stores.choice import store_for
@@ -173,3 +173,24 @@ def test_batches_change_nothing_but_the_queries():
         found.append(len(captured))
     assert found == sorted(found, reverse=True)
     assert found[-1] <= 7 * 4 + 2
+
+
+class Shortened(Agent):
+    model = "nexo/offline"
+    context_window = 2_000
+
+
+def test_compacted_chats_are_checked_by_their_view_too():
+    session = Session.resume(Shortened, "user-42")
+    for number in range(20):
+        session.prompt(f"My number {number} is {number}. " + "It is a long story. " * 20)
+    chat = Chat.objects.get()
+    assert chat.current_compaction_id is not None
+    out, failure = run()
+    assert not failure, out
+    # As a bug might: the view begins with an answer.
+    kept = chat.messages.filter(role="assistant").order_by("position").last()
+    Compaction.objects.update(first_kept_position=kept.position, summary=None)
+    out, failure = run("--repair")
+    assert "in the view" in out
+    assert failure
