@@ -6,13 +6,13 @@ ARGS ?=
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet
 
-.PHONY: help demo test lint format types imports check docs bench kill-matrix fuzz peers clean
+.PHONY: help demo test lint format types imports check docs bench kill-matrix experiments fuzz peers clean
 
 help:
 	@echo "make demo         two processes, one conversation, with the offline model"
 	@echo "make test         the tests (ARGS= goes to pytest, DATABASE_URL= chooses the database)"
 	@echo "make lint format types imports check docs    what CI checks beside the tests"
-	@echo "make bench kill-matrix fuzz peers            the longer measurements and peers"
+	@echo "make bench kill-matrix experiments fuzz peers    the longer measurements and peers"
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "No Python from 3.11 up with venv was found; name one: make PYTHON=/path/to/python3"; exit 1; }
@@ -66,6 +66,9 @@ bench: $(VENV)/.stamp-test
 
 kill-matrix: $(VENV)/.stamp-test
 	$(BIN)/python -m tests.durability.kill_matrix $(ARGS)
+
+experiments: $(VENV)/.stamp-test
+	$(BIN)/python -m tests.durability.experiments $(or $(ARGS),all)
 
 fuzz: $(VENV)/.stamp-test
 	$(BIN)/python -m tests.fuzz $(ARGS)

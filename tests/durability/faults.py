@@ -32,6 +32,7 @@ SQLITE = {
     "disk full": "database or disk is full",
     "disk error": "disk I/O error",
 }
+SHAPES = ("plain", "tool", "pair", "stream", "squeeze")
 # After a commit only the connection can fail.
 LATE = "after COMMIT"
 # A case a child: after so many a new process goes on.
@@ -41,7 +42,7 @@ CASES_PER_CHILD = 50
 def faults(report: Report, url: str, count: int, seed: int) -> None:
     """Raise each fault at each point of each shape, or at as many as `count` allows."""
     kinds = sorted(_faults(url))
-    points = {shape: call(count_statements, shape) for shape in ("plain", "tool", "pair", "stream")}
+    points = {shape: call(count_statements, shape) for shape in SHAPES}
     every = sum(counts["fresh"] + counts["used"] for counts in points.values()) * len(kinds)
     cases = [asdict(case) for case in plan(points, count or every, random.Random(seed), timed=0)]
     totals: Counter[str] = Counter()
@@ -155,7 +156,7 @@ def _fail(case: Case, kind: str, action: Action) -> dict[str, Any]:
     from tests.durability.points import armed
 
     if not case.fresh:
-        workers.run(case.instance, "p0", "tool")
+        workers.run(case.instance, "p0", "squeeze" if case.shape == "squeeze" else "tool")
     with armed(case.point, action, sql_only=True, sticky=kind == "down") as points:
         raised = _raised(lambda: workers.run(case.instance, case.name, case.shape, key=case.key))
         fired = points.fired or "not reached"

@@ -15,6 +15,8 @@ from typing import Any
 # answer was committed; a reply was returned; a turn raised.
 ISSUED, REQUEST, EFFECT = "issued", "request", "effect"
 RESULT, ANSWER, REPLY, RAISED = "result", "answer", "reply", "raised"
+# Compaction asked for a summary.
+SUMMARY = "summary"
 
 
 def folder() -> Path:

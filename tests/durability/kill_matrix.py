@@ -231,11 +231,13 @@ def kill_all(cases: list[Case], tally: Tally) -> None:
         batch = cases[start : start + SIDE_BY_SIDE]
         kills = []
         for case in batch:
-            case.instance, count = chats.take(case.fresh)
+            # After another turn of its shape it compacts; after others it may not.
+            case.instance, count = chats.take(case.fresh or case.shape == "squeeze")
             case.name = f"p{count}"
             kills.append(count)
-        if new := [case.instance for case, count in zip(batch, kills, strict=True) if not count]:
-            call(_begin, [name for name, case in _by_instance(batch, new) if not case.fresh])
+        pairs = zip(batch, kills, strict=True)
+        if new := [(case.instance, case.shape) for case, n in pairs if not (n or case.fresh)]:
+            call(_begin, new)
         died = _kill(batch)
         for case, outcome in zip(batch, _check_all(batch), strict=True):
             if died[case.instance] is None:
@@ -248,16 +250,12 @@ def kill_all(cases: list[Case], tally: Tally) -> None:
             chats.give_back(case.instance, count + 1)
 
 
-def _by_instance(batch: list[Case], names: list[str]) -> list[tuple[str, Case]]:
-    return [(case.instance, case) for case in batch if case.instance in names]
-
-
-def _begin(instances: list[str]) -> None:
+def _begin(chats: list[tuple[str, str]]) -> None:
     """Give sessions that should have a history one."""
     from tests.durability import workers
 
-    for instance in instances:
-        workers.run(instance, "first", "tool")
+    for instance, shape in chats:
+        workers.run(instance, "first", shape)
 
 
 def _check_all(batch: list[Case]) -> list[dict[str, Any]]:

@@ -24,10 +24,23 @@ Action = Callable[[str, Any], None]
 
 BEFORE, MODEL, STREAM = "before the prompt's commit", "during the model call", "during the stream"
 COMMITTED = "after the lease's commit, before the model"
+COMPACTING = "compacting, before the model"
 CALLS, TOOLS = "committing the calls", "before or in a tool"
 RESULT, BETWEEN = "after a tool, before its result's commit", "between parallel tools"
 ANSWER, AFTER = "committing the answer", "after the answer's commit, before the lease's return"
-PHASES = (BEFORE, COMMITTED, MODEL, STREAM, CALLS, TOOLS, BETWEEN, RESULT, ANSWER, AFTER)
+PHASES = (
+    BEFORE,
+    COMMITTED,
+    COMPACTING,
+    MODEL,
+    STREAM,
+    CALLS,
+    TOOLS,
+    BETWEEN,
+    RESULT,
+    ANSWER,
+    AFTER,
+)
 
 
 class Points:

@@ -74,8 +74,8 @@ def _killed_worker(report: Report, broker: str) -> None:
 
     instance = f"killed-{broker}"
     with _queue(broker), _worker() as first:
-        call(_send, instance, "gate")
-        until(lambda: journal.read(instance, journal.REQUEST), "the first worker's model call")
+        call(_send, instance, "gate-tool")
+        until(lambda: _asked_twice(instance), "the first worker's second model call")
         os.killpg(first.pid, signal.SIGKILL)
         first.wait()
         workers.gate(instance).touch()
@@ -83,7 +83,7 @@ def _killed_worker(report: Report, broker: str) -> None:
             replied = lambda: journal.read(instance, journal.REPLY)  # noqa: E731
             until(replied, "the task to be delivered again", PATIENCE)
             # Once more under the same key: a publisher that retried.
-            call(_send, instance, "gate")
+            call(_send, instance, "gate-tool")
             until(lambda: len(replied()) >= 2, "the second task", PATIENCE)
     tries = len(journal.read(instance, journal.ISSUED))
     report.expect(tries >= 3, f"{instance}: only {tries} deliveries")
@@ -97,15 +97,20 @@ def _delivered_while_running(report: Report, broker: str) -> None:
     instance = f"held-{broker}"
     issued = lambda: len(journal.read(instance, journal.ISSUED))  # noqa: E731
     with _queue(broker), _worker(), _worker():
-        call(_send, instance, "gate")
-        until(lambda: journal.read(instance, journal.REQUEST), "the model call")
+        call(_send, instance, "gate-tool")
+        until(lambda: _asked_twice(instance), "the second model call")
         if broker != "redis":
             # RabbitMQ gives a task away again only when its worker is gone.
-            call(_send, instance, "gate")
+            call(_send, instance, "gate-tool")
         until(lambda: issued() >= 2, "the second delivery", PATIENCE)
         workers.gate(instance).touch()
         until(lambda: len(journal.read(instance, journal.REPLY)) >= 2, "both replies", PATIENCE)
     _one_turn(report, instance, journal.values(instance, journal.REPLY, "content"))
+
+
+def _asked_twice(instance: str) -> bool:
+    """Whether the tool has run and the model has its result."""
+    return 1 in journal.values(instance, journal.REQUEST, "step")
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nexo_django import Session
-from nexo_django.messages import ASSISTANT, TOOL, USER, Message
+from nexo_django.messages import ASSISTANT, NORMAL, TOOL, USER, Message
 from nexo_django.models import Chat, Turn
 from nexo_django.models import Message as Row
 from nexo_django.models import ToolCall as CallRow
@@ -42,7 +42,7 @@ def findings(instance: str) -> Findings:
 
 
 def _prompts(instance: str, history: list[Message], found: Findings) -> None:
-    stored = [(m.content or "").split()[0] for m in history if m.role == USER]
+    stored = [(m.content or "").split()[0] for m in history if _is_prompt(m)]
     seen = journal.values(instance, journal.REQUEST, "name")
     replied = journal.values(instance, journal.REPLY, "name")
     found.losses += [f"prompt {name}" for name in {*seen, *replied} if name not in stored]
@@ -50,6 +50,10 @@ def _prompts(instance: str, history: list[Message], found: Findings) -> None:
     issued = list(dict.fromkeys(journal.values(instance, journal.ISSUED, "name")))
     if _one_by_one(instance) and stored != [name for name in issued if name in stored]:
         found.broken.append(f"prompts out of order: {stored}")
+
+
+def _is_prompt(message: Message) -> bool:
+    return message.role == USER and message.kind == NORMAL
 
 
 def _one_by_one(instance: str) -> bool:
@@ -61,7 +65,7 @@ def _answers(instance: str, history: list[Message], found: Findings) -> None:
     stored = []
     asked = ""
     for message in history:
-        if message.role == USER:
+        if _is_prompt(message):
             asked = (message.content or "").split()[0]
         elif message.role == ASSISTANT and not message.calls and message.status == "complete":
             stored.append(message.content or "")
@@ -98,6 +102,8 @@ def _requests(instance: str, history: list[Message], found: Findings) -> None:
         for fact in journal.read(instance, journal.REQUEST)
         if fact["problem"]
     ]
+    summaries = journal.values(instance, journal.SUMMARY, "problem")
+    found.invalid += [f"summary: {wrong}" for wrong in summaries if wrong]
     if wrong := problem(sendable(history)):
         found.invalid.append(f"history: {wrong}")
 

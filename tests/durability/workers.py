@@ -14,7 +14,7 @@ from typing import Any
 
 from nexo_django import Agent, Session, tool
 from nexo_django import events as names
-from nexo_django.messages import ASSISTANT, USER, Message, ToolCall, Usage
+from nexo_django.messages import ASSISTANT, NORMAL, USER, Message, ToolCall, Usage
 from nexo_django.pipeline import Env
 from nexo_django.transcript import problem, sendable
 from tests.durability import journal
@@ -24,6 +24,7 @@ from tests.durability.points import (
     ANSWER,
     BETWEEN,
     CALLS,
+    COMPACTING,
     MODEL,
     RESULT,
     STREAM,
@@ -40,12 +41,17 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "loop": (1, 2),
     "streamed-pair": (2,),
     "again": (1,),
+    "squeeze": (1,),
     "gate": (),
+    "gate-tool": (1,),
     "slow": (),
     "siblings": (2,),
 }
 # What the kill matrix goes through.
-MATRIX = ("plain", "stream", "tool", "pair", "loop", "streamed-pair", "again")
+MATRIX = ("plain", "stream", "tool", "pair", "loop", "streamed-pair", "again", "squeeze")
+# Two prompts of the shape "squeeze" do not fit the context, so that the second one compacts.
+WINDOW = 2000
+FILLER = " word" * 600
 
 
 def effect(mark: str) -> str:
@@ -77,6 +83,7 @@ class Durable(Agent):
 
     name = "Durable"
     instructions = "Play the script."
+    context_window = WINDOW
     tools = [tool(name="effect")(effect), tool(name="repeatable", idempotent=True)(repeatable)]
 
     def completion(self) -> Any:
@@ -85,19 +92,30 @@ class Durable(Agent):
 
 def play(env: Env) -> None:
     """Answer a request as the script of its last prompt says."""
+    if "context" not in env.metadata:
+        return _summarise(env)
     instance = env.metadata["context"].instance_id
     seen = sendable(env.messages)
-    last = max(i for i, m in enumerate(seen) if m.role == USER)
-    name, shape = (seen[last].content or "").split()
+    last = max(i for i, m in enumerate(seen) if m.role == USER and m.kind == NORMAL)
+    name, shape = (seen[last].content or "").split()[:2]
     step = sum(m.role == ASSISTANT for m in seen[last:])
     points.enter(MODEL)
     journal.write(instance, journal.REQUEST, name=name, step=step, problem=problem(seen))
     points.reach("in the model")
-    wait_for(instance, shape)
+    if step == len(SHAPES[shape]):
+        wait_for(instance, shape)
     if step < len(SHAPES[shape]):
         _call_tools(env, f"{instance}/{name}", shape, step)
     else:
         _answer(env, instance, name, shape)
+
+
+def _summarise(env: Env) -> None:
+    """Answer compaction, which asks the same completion."""
+    points.enter(COMPACTING)
+    journal.write(points.instance, journal.SUMMARY, problem=problem(sendable(env.messages)))
+    points.reach("in the summary")
+    env.messages.append(_message("They talked."))
 
 
 def _call_tools(env: Env, prefix: str, shape: str, step: int) -> None:
@@ -131,6 +149,11 @@ def _message(text: str | None, **fields: Any) -> Message:
     return Message(ASSISTANT, text, model="scripted", usage=Usage(input=7, output=3), **fields)
 
 
+def prompt(name: str, shape: str) -> str:
+    """Give the text of a prompt."""
+    return f"{name} {shape}" + (FILLER if shape == "squeeze" else "")
+
+
 def answer(name: str) -> str:
     """Give the text that answers a prompt."""
     return f"answer to {name}"
@@ -142,7 +165,7 @@ def gate(instance: str) -> Path:
 
 
 def wait_for(instance: str, shape: str) -> None:
-    if shape == "gate":
+    if shape.startswith("gate"):
         until(gate(instance).exists, "the gate to open")
     elif shape == "slow":
         time.sleep(float(os.environ["NEXO_TEST_MODEL_SECONDS"]))
@@ -155,7 +178,7 @@ def run(
     session = Session.resume(Durable, instance)
     journal.write(instance, journal.ISSUED, name=name)
     points.instance = instance
-    text, listen = f"{name} {shape}", _listener(instance, shape)
+    text, listen = prompt(name, shape), _listener(instance, shape)
     try:
         if shape.startswith("stream"):
             for event in session.stream(text, key=key, wait=wait):
@@ -174,6 +197,7 @@ def run(
 
 def go_on(instance: str) -> str:
     """Continue the turn, write down what is known of it, and give the reply's text."""
+    points.instance = instance
     return Session.resume(Durable, instance).continue_turn(on_event=_listener(instance, "")).content
 
 
