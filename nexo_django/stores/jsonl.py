@@ -24,6 +24,9 @@ from nexo_django.stores.contents import Contents, Turn, counted
 from nexo_django.stores.jsonl_file import JSONLFile
 from nexo_django.stores.jsonl_lock import FileLock
 from nexo_django.stores.local import LocalChat, LocalTurn, continued, missing, started
+from nexo_django.stores.outputs import OutputFiles
+
+OUTPUTS = "outputs"
 
 
 class JSONLStore:
@@ -109,6 +112,7 @@ class JSONLChat(LocalChat):
             gone = counted(list(self.history()), len(self.read().turns))
             # The log and its lock go last: while the log is there, delete() can be called again.
             last = [self.path, beside(self.path, "lock")]
+            OutputFiles(beside(self.path, OUTPUTS)).delete()
             mine = [path for path in self.path.parent.iterdir() if _belongs(path, self.path)]
             for path in [*(p for p in mine if p not in last), *last]:
                 path.unlink(missing_ok=True)
@@ -156,6 +160,7 @@ class JSONLHold:
     def __init__(self, path: Path, lock: FileLock) -> None:
         self.path, self._owner = path, lock
         self.lock = threading.RLock()
+        self.outputs = OutputFiles(beside(path, OUTPUTS))
         self._log, self._turns = _log(path), _turns(path)
         try:
             self._clear()
@@ -222,6 +227,7 @@ class JSONLHold:
             beside(self.path, "cancel").unlink(missing_ok=True)
             if not stored(self.path):
                 beside(self.path, "turns").unlink(missing_ok=True)
+                self.outputs.delete()
         except OSError as error:
             raise StoreFailed(f"{self.path} could not be opened: {error}.") from error
 

@@ -6,6 +6,7 @@ The rules are the database store's; a subclass says where the contents are and w
 from __future__ import annotations
 
 import copy
+import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -35,10 +36,13 @@ from nexo_django.stores.base import (
     TurnRequest,
 )
 from nexo_django.stores.contents import Contents, Turn, settles, total
+from nexo_django.stores.outputs import Outputs
 from nexo_django.transcript import distinct, interrupted_result
 
 if TYPE_CHECKING:
     from nexo_django.compaction.change import Change
+
+logger = logging.getLogger(__name__)
 
 # What a key gives again; every other status means that the turn can go on.
 OUTCOMES = (DONE, TURN_LIMIT, CANCELLED)
@@ -51,6 +55,7 @@ class Held(Protocol):
     """
 
     contents: Contents
+    outputs: Outputs
 
     @property
     def lock(self) -> AbstractContextManager[Any]:
@@ -144,6 +149,19 @@ class LocalTurn:
             self.usage += change.usage
             held.contents.replace(kept)
             return [private(message) for message in held.contents.view(keep_open=True)]
+
+    def keep_output(self, text: str, call: ToolCall) -> str | None:
+        """Keep the whole text of a result that is cut, and give the id to read it by."""
+        try:
+            with self._lock:
+                return self._owned().outputs.keep(text)
+        except OSError as error:
+            logger.warning("turn=%s output not kept: %s", self.number, type(error).__name__)
+            return None
+
+    def output(self, output_id: str) -> str | None:
+        """Give a kept text of this chat, None when there is none of that id or it expired."""
+        return None if self._held is None else self._held.outputs.read(output_id)
 
     def finish(self, status: str, error: str = "") -> None:
         """Commit how the turn ended; an answer without calls has committed DONE itself."""

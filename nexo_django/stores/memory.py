@@ -12,6 +12,7 @@ from nexo_django.exceptions import SessionBusy
 from nexo_django.messages import SUMMARY, Message
 from nexo_django.stores.contents import Contents, Turn, counted
 from nexo_django.stores.local import LocalChat, missing, private
+from nexo_django.stores.outputs import HeldOutputs
 
 RETRY_AFTER = 1.0
 
@@ -26,6 +27,7 @@ class Room:
     # Messages before the view's, and how many of the view's are made from them.
     earlier: list[Message] = field(default_factory=list)
     made: int = 0
+    outputs: HeldOutputs = field(default_factory=HeldOutputs)
 
 
 class MemoryStore:
@@ -134,6 +136,7 @@ class MemoryHold:
 
     def __init__(self, room: Room) -> None:
         self.room, self.contents, self.lock = room, room.contents, MemoryStore.changed
+        self.outputs = room.outputs
         room.owner, room.cancelled = self, None
 
     def owned(self) -> bool:
