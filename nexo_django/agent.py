@@ -23,6 +23,7 @@ from nexo_django.middleware import (
     ToolResultLoop,
 )
 from nexo_django.pipeline import App, Pipeline
+from nexo_django.tools import Tool, read_output, resolve
 
 MAX_NAME = 100
 
@@ -128,9 +129,19 @@ class Agent:
             .use(ToolResultLoop)
             .use(MaxIterations, self.max_turns)
             .use(DefaultCompactionPipeline, window=self.context_window, summariser=completion)
-            .use(DefaultToolPipeline, tools=self.tools)
+            .use(DefaultToolPipeline, tools=self.offered())
             .run(completion)
         )
+
+    def offered(self) -> list[Tool]:
+        """Give the tools that the model is offered: the declared ones, and read_output.
+
+        Without tools there is no output to read, and some models take no schemas at all.
+        """
+        declared = resolve(self.tools)
+        if not declared or any(tool.name == read_output.name for tool in declared):
+            return declared
+        return [*declared, read_output]
 
     def system_prompt(self, env: Any) -> str:
         """Give the system text of a turn."""

@@ -19,7 +19,6 @@ from nexo_django.pool import in_pool
 from nexo_django.reply import Reply
 from nexo_django.stores.base import StoredChat, TurnRequest
 from nexo_django.stores.choice import default_store
-from nexo_django.tools import resolve
 from nexo_django.turn import Run, compact
 
 
@@ -210,9 +209,9 @@ class Session:
         """Make the view smaller now, and tell what changed; None when nothing could go.
 
         The originals stay in the history, and `undo_compaction()` brings the view back.
-        `instructions` tell the summariser what matters. With `dry_run` nothing is stored;
-        a summary is written all the same, and costs what it costs. Raises SessionNotFound,
-        SessionBusy, and NotSupported for an agent whose pipeline has no compaction.
+        `instructions` tell the summariser what matters. With `dry_run` nothing is stored and
+        no model is asked. Raises SessionNotFound, SessionBusy, and NotSupported for an agent
+        whose pipeline has no compaction.
         """
         _refuse_event_loop("compact")
         return compact(self, instructions, dry_run)
@@ -304,7 +303,7 @@ class Session:
         check = getattr(pipeline.app, "check", None)
         if check is not None:
             check()
-        again = frozenset(t.name for t in resolve(self.agent.tools) if t.idempotent)
+        again = frozenset(tool.name for tool in self.agent.offered() if tool.idempotent)
         request = TurnRequest(message, key, wait, self.agent.model_id, again)
         return Run(self, request, pipeline, limit)
 

@@ -94,7 +94,7 @@ class Run:
             stream=bool(sink.listeners),
             max_turns=self.max_turns,
             deadline=None if seconds is None else time.monotonic() + seconds,
-            metadata={"context": context, "keep_output": getattr(turn, "keep_output", None)},
+            metadata={"context": context, "keep_output": turn.keep_output},
             hooks=self._hooks(),
         )
         return _status(env)

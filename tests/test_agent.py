@@ -93,3 +93,24 @@ def test_the_values_of_the_contract_pass():
 def test_max_turns_is_at_least_one(turns):
     with pytest.raises(ConfigurationError, match="at least 1"):
         make_agent(max_turns=turns)().check()
+
+
+def test_read_output_is_offered_beside_declared_tools_only():
+    assert make_agent()().offered() == []
+    offered = make_agent(tools=[lookup])().offered()
+    assert [tool.name for tool in offered] == ["lookup", "read_output"]
+    own = make_agent(tools=[own_read_output, lookup])().offered()
+    assert [tool.name for tool in own] == ["read_output", "lookup"]
+
+
+def lookup(word: str) -> str:
+    """Look a word up."""
+    return word
+
+
+def own_read_output(id: str) -> str:
+    """Read the host's own outputs."""
+    return id
+
+
+own_read_output.__name__ = "read_output"
