@@ -435,3 +435,56 @@ def test_a_last_message_is_the_turns_own():
         session.prompt("two")
     reply = Session.resume(make_agent(Script("new")), "own").continue_turn()
     assert reply.message == Message("assistant", "new", usage=Usage(input=10, output=5))
+
+
+@tool
+def long_story(lines: int) -> str:
+    """Tell a long story."""
+    return "\n".join(f"line {number}" for number in range(lines))
+
+
+def test_a_long_result_is_cut_and_can_be_read_on():
+    seen = []
+
+    def read_on(env):
+        output_id = next(p["output_id"] for kind, p in seen if kind == "truncated")
+        return asking(call("read_output", id=output_id, offset=4_990))
+
+    script = Script(asking(call("long_story", lines=5_000)), read_on, "read it")
+    session = Session.resume(make_agent(script, tools=[long_story]), "long")
+    session.prompt("tell", on_event=lambda kind, payload: seen.append((kind, payload)))
+    cut, rest = (m.content for m in session.history() if m.role == "tool")
+    assert "line 0\n" in cut
+    assert "line 4999" not in cut
+    assert "line 4990\n" in rest
+    assert "line 4999" in rest
+
+
+def test_compaction_keeps_the_history_and_can_be_undone():
+    steps = [f"answer {number} " + "word " * 200 for number in range(12)]
+    script = Script(*steps, "the summary", "after")
+    session = Session.resume(make_agent(script), "compacted")
+    for number in range(12):
+        session.prompt(f"question {number}")
+    before = session.messages
+    assert session.compact(dry_run=True) is not None
+    assert session.messages == before
+    change = session.compact(instructions="Keep the numbers.")
+    assert change.tokens_after < change.tokens_before
+    after = session.messages
+    assert len(after) < len(before)
+    assert after[0].kind == "summary"
+    history = [m for m in session.history() if m.kind == "normal"]
+    assert history == before
+    assert (
+        session.as_of(before[-1].position) == before or session.as_of(before[-1].position) == after
+    )
+    assert session.undo_compaction() is True
+    assert session.messages == before
+    assert session.undo_compaction() is False
+    assert session.prompt("go on").status == "done"
+
+
+def test_compacting_what_is_not_there_is_not_found():
+    with pytest.raises(SessionNotFound):
+        Session.resume(make_agent(Script()), "never").compact()
