@@ -7,9 +7,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from django.db import IntegrityError, router
+from django.db import router
 from django.db.models import F
-from django.utils import timezone
 
 from nexo_django import conf, connections, leases
 from nexo_django.exceptions import (
@@ -23,12 +22,9 @@ from nexo_django.leases import Lease
 from nexo_django.messages import ASSISTANT, Message, Usage
 from nexo_django.models import Model, Tables, tables
 from nexo_django.models.clock import DatabaseTime
+from nexo_django.stores import database_claim as claim
 from nexo_django.stores import database_compaction, removal, rows
 from nexo_django.stores.base import (
-    AWAITING_ANSWER,
-    AWAITING_APPROVAL,
-    RUNNING,
-    STOPPED,
     TurnRequest,
 )
 from nexo_django.stores.database_turn import OUTCOMES, DatabaseTurn
@@ -63,10 +59,6 @@ class _Waiting:
         longest, self.longest = self.longest, min(self.longest * 2, LONGEST_PAUSE)
         # Those that wait must not all come back at once.
         return min(left, random.uniform(longest / 2, longest))  # noqa: S311
-
-
-class _Raced(Exception):
-    """Another changed the chat between our look and our claim."""
 
 
 class DatabaseChat:
@@ -171,6 +163,9 @@ class DatabaseChat:
             )
         return gone
 
+    def _new(self) -> Any:
+        return self.tables.chat(agent_name=self.agent_name, instance_id=self.instance_id)
+
     def _find(self) -> Any:
         """Read the chat's row, its lease as the database's clock sees it."""
         chats = self._rows().select_related("model", "current_compaction")
@@ -213,11 +208,16 @@ class DatabaseChat:
         try:
             if row is None:
                 chat, lease, row = connections.first(
-                    self.alias, lambda: self._start(chat, request, model_id)
+                    self.alias,
+                    lambda: claim.start(
+                        self.tables, self.alias, chat or self._new(), request, model_id
+                    ),
                 )
             else:
-                lease = connections.first(self.alias, lambda: self._resume(chat, row, model_id))
-        except _Raced:
+                lease = connections.first(
+                    self.alias, lambda: claim.resume(self.tables, self.alias, chat, row, model_id)
+                )
+        except claim.Raced:
             return None
         turn = DatabaseTurn(
             self.tables,
@@ -260,64 +260,10 @@ class DatabaseChat:
             return int(stored.pk)
         return Model.named(model, self.alias).pk
 
-    def _start(
-        self, chat: Any, request: TurnRequest, model_id: int | None
-    ) -> tuple[Any, Lease, Any]:
-        """Claim the chat, made if need be, and store the turn and its prompt."""
-        assert request.prompt is not None
-        chats, alias = self.tables.chat, self.alias
-        made = chat is None
-        if made:
-            chat = chats(agent_name=self.agent_name, instance_id=self.instance_id)
-            try:
-                chat.save(using=alias, force_insert=True)
-            except IntegrityError:
-                raise _Raced from None
-        lease = Lease(chats, alias, chat.pk)
-        at, number = chat.next_position, chat.next_turn
-        turn = self.tables.turn(chat_id=chat.pk, number=number, key=request.key)
-        turn.fingerprint = request.fingerprint
-        prompt = self.tables.message.from_value(request.prompt, chat_id=chat.pk)
-
-        def put(totals: dict[str, Any]) -> int:
-            seen = {"next_position": at, "next_turn": number, **_shown(chat)}
-            after = {"next_position": at + 1, "next_turn": number + 1, "open_turn": number}
-            if not lease.claim(seen, model_id=model_id, **after, **totals):
-                raise _Raced
-            if chat.open_turn is not None:
-                self._settle(chat)
-            turn.save(using=alias, force_insert=True)
-            prompt.turn = turn
-            return int(at)
-
-        prompt.place = put
-        prompt.save(using=alias, force_insert=True)
-        chat.next_position = at + 1
-        return chat, lease, turn
-
-    def _settle(self, chat: Any) -> None:
-        """Say of a turn that nobody runs any more that it was interrupted."""
-        left = self._turns().filter(
-            chat=chat,
-            number=chat.open_turn,
-            status__in=(RUNNING, AWAITING_APPROVAL, AWAITING_ANSWER),
-        )
-        left.update(status=STOPPED, finished=timezone.now())
-
-    def _resume(self, chat: Any, row: Any, model_id: int | None) -> Lease:
-        """Claim the chat to go on with its open turn."""
-        lease = Lease(self.tables.chat, self.alias, chat.pk)
-        seen = {"next_turn": chat.next_turn, "open_turn": row.number, **_shown(chat)}
-        if not lease.claim(seen, model_id=model_id):
-            raise _Raced
-        row.status, row.error, row.finished = RUNNING, "", None
-        row.save(using=self.alias, update_fields=["status", "error", "finished"])
-        return lease
-
     def _maintained(self, chat: Any) -> DatabaseTurn | None:
         lease = Lease(self.tables.chat, self.alias, chat.pk)
         with connections.mapped():
-            if not lease.claim({"next_turn": chat.next_turn, **_shown(chat)}):
+            if not lease.claim({"next_turn": chat.next_turn, **claim.shown(chat)}):
                 return None
         row = self.tables.turn(chat_id=chat.pk, number=0)
         turn = DatabaseTurn(self.tables, self.alias, row, lease, next_position=chat.next_position)
@@ -358,11 +304,6 @@ class DatabaseChat:
 
     def _name(self) -> str:
         return f"{brief(self.agent_name)} for {brief(self.instance_id)}"
-
-
-def _shown(chat: Any) -> dict[str, Any]:
-    """Give what a claim must find unchanged: the view that was read is the one that is run."""
-    return {"current_compaction": chat.current_compaction_id}
 
 
 def _busy_for(chat: Any) -> float | None:
