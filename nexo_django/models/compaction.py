@@ -22,9 +22,10 @@ class AbstractCompaction(models.Model):
     """One compaction of a chat; rows are never changed by it.
 
     The view is the system message, `summary` (or a note that is there for it), and the rows
-    from `first_kept_position` on, with `rewrites` (position to the message that is shown, or
-    null to leave the row out) in place of them. It looked at rows up to `upto_position` only.
-    To undo it is to go back to `parent`.
+    from `first_kept_position` on, without those in `left_out` (first and last positions).
+    `rewrites` has the messages that are shown for some of them, by position. It looked at rows
+    up to `upto_position` only. To undo it is to go back to `parent`; `undone_position` was
+    the last then.
     """
 
     chat = models.ForeignKey(  # type: ignore[misc]
@@ -54,6 +55,7 @@ class AbstractCompaction(models.Model):
         blank=True,
     )
     rewrites = ExactJSONField(_("rewrites"), default=dict, blank=True)
+    left_out = ExactJSONField(_("left out"), default=list, blank=True)
     layers = models.JSONField(_("layers"), default=list, blank=True)
     trigger = models.CharField(_("trigger"), max_length=20, default="", blank=True)
     tokens_before = models.PositiveIntegerField(_("tokens before"), null=True, blank=True)
@@ -65,6 +67,7 @@ class AbstractCompaction(models.Model):
     status = models.CharField(
         _("status"), max_length=10, choices=CompactionStatus, default=CompactionStatus.RUNNING
     )
+    undone_position = models.PositiveIntegerField(_("undone after"), null=True, blank=True)
     error = models.CharField(_("error"), max_length=100, default="", blank=True)
     created = models.DateTimeField(_("created"), auto_now_add=True)
 

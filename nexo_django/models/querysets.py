@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 
 from nexo_django.exceptions import NotSupported
 from nexo_django.models.clock import DatabaseTime
@@ -54,21 +54,35 @@ class MessageQuerySet(models.QuerySet[Any]):
         """Keep what the model sees of a chat: see `shown`."""
         return self.shown(chat, chat.current_compaction)
 
-    def shown(self, chat: AbstractChat, compaction: AbstractCompaction | None) -> Self:
+    def shown(
+        self,
+        chat: AbstractChat,
+        compaction: AbstractCompaction | None,
+        as_of: int | None = None,
+    ) -> Self:
         """Keep what the model sees of a chat with a compaction, or without any.
 
         The system message, what stands for the earlier rows, and the rows from the boundary
-        on. What stands for rows in another compaction is not shown.
+        on, up to `as_of`. What stands for rows in another compaction is not shown.
         """
+        kept = self.said(chat)
+        if as_of is not None:
+            kept &= Q(position__lte=as_of)
+        first = [0]
+        if compaction is not None:
+            kept &= Q(position__gte=compaction.first_kept_position)
+            kept &= outside(compaction)
+            if compaction.summary is not None:
+                first.append(compaction.summary.position)
+        # Positions only: with another column here, every row of the chat would be read.
+        return self.filter(Q(position__in=first) | kept, chat=chat).order_by("position")
+
+    def said(self, chat: AbstractChat) -> Q:
+        """Tell rows of the conversation from those that stand for others in some view."""
         chats: Any = type(chat)
         made = chats._meta.get_field("compactions").related_model._base_manager
-        stands = made.using(self.db).filter(chat=chat, summary__isnull=False).values("summary")
-        rows = self.filter(chat=chat).order_by("position")
-        said = ~Q(pk__in=stands)
-        if compaction is None:
-            return rows.filter(said)
-        kept = said & Q(position__gte=compaction.first_kept_position)
-        return rows.filter(kept | Q(position=0) | Q(pk=compaction.summary_id))
+        stands = made.using(self.db).filter(chat=chat, summary=OuterRef("pk"))
+        return ~(~Q(kind="normal") & Q(Exists(stands)))
 
     def update(self, **changes: Any) -> int:
         """Refuse to change what was said; only counts and links may be."""
@@ -77,3 +91,12 @@ class MessageQuerySet(models.QuerySet[Any]):
                 f"Stored messages are never changed; {', '.join(sorted(refused))} can't be updated."
             )
         return super().update(**changes)
+
+
+def outside(compaction: AbstractCompaction | None, field: str = "position") -> Q:
+    """Keep what is at positions that a compaction does not leave out."""
+    left_out = [] if compaction is None else compaction.left_out or []
+    kept = Q()
+    for first, last in left_out:
+        kept &= ~Q(**{f"{field}__range": (first, last)})
+    return kept

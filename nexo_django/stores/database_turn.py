@@ -65,6 +65,7 @@ class DatabaseTurn:
         # The stored system message, and the calls of the last step by their ids.
         self.system: Any = None
         self.calls: dict[str, Any] = {}
+        self.view_since = 0
         # What was kept of results that are not stored yet, by the ids of their calls.
         self.outputs: dict[str, Any] = {}
         self._lock = threading.RLock()
@@ -138,13 +139,13 @@ class DatabaseTurn:
         """Commit a compaction and give the new view as it is stored; originals are kept."""
         with self._lock:
             with self.writing():
-                database_compaction.store(self, change)
+                seen = database_compaction.store(self, change)
                 usage = self.usage + change.usage
                 self.update_turn(usage, self.status)
-            self.usage = usage
+            self.usage, self.view_since = usage, seen
             with connections.mapped("read"):
                 chats = self.tables.chat.objects.using(self.alias)
-                chat = chats.select_related("current_compaction").get(pk=self.row.chat_id)
+                chat = chats.select_related("current_compaction__summary").get(pk=self.row.chat_id)
                 shown = rows.view(chat, self.tables.message.objects.using(self.alias))
             self._give_back()
             return repaired(shown.values(), keep_open=True)

@@ -9,7 +9,7 @@ from typing import Any
 from django.db.models import Q
 
 from nexo_django.messages import SYSTEM, USER, Message
-from nexo_django.models.compaction import CompactionStatus
+from nexo_django.models.querysets import outside
 from nexo_django.models.values import message_value
 
 BATCH = 500
@@ -23,13 +23,12 @@ class Rows:
     calls: dict[int, list[Any]] = field(default_factory=dict)
     # The ids of calls by their rows' keys, for the results that answer them.
     ids: dict[int, str] = field(default_factory=dict)
-    rewrites: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    rewrites: dict[str, dict[str, Any]] = field(default_factory=dict)
     summary_id: int | None = None
 
     def values(self) -> list[Message]:
         """Give the messages as values, with what compaction rewrote."""
-        shown = (self._rewritten(self.value(row)) for row in self.messages)
-        return [message for message in shown if message is not None]
+        return [self._rewritten(row) or self.value(row) for row in self.messages]
 
     def add(self, stored: list[Any]) -> None:
         """Add results that were just stored."""
@@ -45,39 +44,40 @@ class Rows:
         # The summary stands for what came before the rows, wherever it was stored.
         return sorted(rows, key=lambda r: (r.position != 0, r.pk != self.summary_id, r.position))
 
-    def _rewritten(self, message: Message) -> Message | None:
-        place = str(message.position)
-        if place not in self.rewrites:
-            return message
-        shown = self.rewrites[place]
-        return (
-            None if shown is None else Message.from_dict(shown).replace(position=message.position)
-        )
+    def _rewritten(self, row: Any) -> Message | None:
+        shown = self.rewrites.get(str(row.position))
+        return None if shown is None else Message.from_dict(shown).replace(position=row.position)
 
 
 def view(chat: Any, messages: Any) -> Rows:
-    """Load what the model sees of a chat, in two queries whatever the length of its history.
+    """Load what the model sees of a chat, in a few queries whatever the length of its history.
 
     `chat` has its current compaction loaded; `messages` is the queryset to read from.
     """
-    return _shown(messages.view(chat), messages, chat.current_compaction)
+    return _shown(chat, messages, chat.current_compaction)
 
 
 def view_as_of(chat: Any, messages: Any, position: int) -> Rows:
     """Load what the model saw when that was the last position."""
-    made = chat.compactions.using(messages.db).filter(status=CompactionStatus.DONE)
-    then = made.filter(upto_position__lte=position).order_by("-version").first()
-    known = Q(position__lte=position)
-    if then is not None:
-        known |= Q(pk=then.summary_id)
-    return _shown(messages.shown(chat, then).filter(known), messages, then)
+    made = chat.compactions.using(messages.db).filter(upto_position__lte=position)
+    in_force = Q(undone_position__isnull=True) | Q(undone_position__gt=position)
+    then = made.filter(in_force).select_related("summary").order_by("-version").first()
+    return _shown(chat, messages, then, position)
 
 
-def _shown(found: Any, messages: Any, compaction: Any) -> Rows:
-    shown = _rows(list(found), messages)
-    if compaction is not None:
-        shown.rewrites, shown.summary_id = compaction.rewrites or {}, compaction.summary_id
-        shown.messages = shown._ordered(shown.messages)
+def _shown(chat: Any, messages: Any, compaction: Any, as_of: int | None = None) -> Rows:
+    rows = messages.shown(chat, compaction, as_of)
+    if compaction is None:
+        return _rows(list(rows), messages)
+    places = [int(place) for place in compaction.rewrites or ()]
+    found = list(rows.exclude(position__in=places))
+    if places:
+        # What they said is not read: it may be large, and something else is shown for it.
+        found += rows.filter(position__in=places).only("chat", "position", "role", "answers")
+    found.sort(key=lambda row: row.position)
+    shown = _rows(found, messages, left_out=compaction)
+    shown.rewrites, shown.summary_id = compaction.rewrites or {}, compaction.summary_id
+    shown.messages = shown._ordered(shown.messages)
     return shown
 
 
@@ -96,7 +96,9 @@ def history(chat_id: int, messages: Any) -> Iterator[Message]:
         after, ids = batch.messages[-1].position, batch.ids
 
 
-def _rows(found: list[Any], messages: Any, known: dict[int, str] | None = None) -> Rows:
+def _rows(
+    found: list[Any], messages: Any, known: dict[int, str] | None = None, left_out: Any = None
+) -> Rows:
     rows = Rows(found, ids=known or {})
     asking = [row.position for row in found if row.role not in (SYSTEM, USER)]
     if not asking:
@@ -104,7 +106,11 @@ def _rows(found: list[Any], messages: Any, known: dict[int, str] | None = None) 
     table = messages.model._meta.get_field("tool_calls").related_model
     calls = table._base_manager.using(messages.db)
     span = (asking[0], asking[-1])
-    within = calls.filter(message__chat=found[0].chat_id, message__position__range=span)
+    within = calls.filter(
+        outside(left_out, "message__position"),
+        message__chat=found[0].chat_id,
+        message__position__range=span,
+    )
     for call in within.order_by("message_id", "index"):
         rows.calls.setdefault(call.message_id, []).append(call)
         rows.ids[call.pk] = call.value().id

@@ -118,7 +118,7 @@ def test_results_are_rewritten_and_rows_left_out() -> None:
     chat = new_chat()
     turns(chat, 2)
     shown = result(0, "(an earlier result)", mark="tool_results")
-    compact(chat, 1, rewrites={"3": shown.to_dict(), "5": None})
+    compact(chat, 1, rewrites={"3": shown.to_dict()}, left_out=[[5, 5]])
     view = chat.view()
     assert contents(view)[2] == "(an earlier result)"
     assert view[2].mark == "tool_results"
