@@ -168,8 +168,9 @@ class DatabaseChat:
 
     def _find(self) -> Any:
         """Read the chat's row, its lease as the database's clock sees it."""
-        chats = self._rows().select_related("model", "current_compaction")
-        return chats.annotate(now=DatabaseTime()).first()
+        chats = self._rows().select_related("model", "current_compaction__summary")
+        undone = database_compaction.last_undone(self.tables, self.alias)
+        return chats.annotate(now=DatabaseTime(), undone_position=undone).first()
 
     def _rows(self) -> Any:
         chats = self.tables.chat.objects.using(self.alias).order_by()
@@ -272,6 +273,7 @@ class DatabaseChat:
             with connections.mapped("read"):
                 loaded = rows.view(chat, self._messages())
             turn.system = next((row for row in loaded.messages if row.position == 0), None)
+            turn.view_since = database_compaction.view_since(chat)
             # What may still be continued stays open.
             turn.messages = repaired(loaded.values(), keep_open=True)
         except BaseException:
@@ -287,6 +289,7 @@ class DatabaseChat:
             loaded = rows.view(chat, self._messages())
         repair(turn, loaded, keep_open=keep_open, idempotent=idempotent or frozenset())
         turn.system = next((row for row in loaded.messages if row.position == 0), None)
+        turn.view_since = database_compaction.view_since(chat)
         turn.messages = repaired(loaded.values(), keep_open=keep_open)
         connections.release(self.alias)
 

@@ -111,7 +111,7 @@ def view_since(chat: Any) -> int:
 def planned(change: Change, parent: Any) -> Plan:
     """Say in positions what a compaction changed, with what the one before it had left out."""
     stood = None if parent is None or parent.summary is None else parent.summary.position
-    before = {m.position: m for m in change.before if m.position}
+    before: dict[Any, Message] = {m.position: m for m in change.before if m.position}
     shown = {m.position: m for m in change.view if m.position in before and m.position != stood}
     rows = sorted(shown)
     seen = [place for place in before if place != stood]

@@ -55,7 +55,10 @@ class Held(Protocol):
     """
 
     contents: Contents
-    outputs: Outputs
+
+    @property
+    def outputs(self) -> Outputs:
+        """Where whole outputs of tools are kept."""
 
     @property
     def lock(self) -> AbstractContextManager[Any]:
