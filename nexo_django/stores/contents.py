@@ -42,7 +42,13 @@ class Contents:
     def add(self, messages: Iterable[Message]) -> None:
         """Take in messages that are stored, in the order in which they were written."""
         for message in messages:
-            self.take(self.place(message))
+            self.put(message)
+
+    def put(self, message: Message) -> Message:
+        """Take in a message that is stored, and give it with its position."""
+        placed = self.place(message)
+        self.take(placed)
+        return placed
 
     def place(self, message: Message) -> Message:
         """Give the message with the position it would have; changes nothing."""

@@ -111,8 +111,9 @@ def view_since(chat: Any) -> int:
 def planned(change: Change, parent: Any) -> Plan:
     """Say in positions what a compaction changed, with what the one before it had left out."""
     stood = None if parent is None or parent.summary is None else parent.summary.position
-    before: dict[Any, Message] = {m.position: m for m in change.before if m.position}
-    shown = {m.position: m for m in change.view if m.position in before and m.position != stood}
+    before = {m.position: m for m in change.before if m.position}
+    shown = {m.position: m for m in change.view if m.position and m.position in before}
+    shown.pop(stood or 0, None)
     rows = sorted(shown)
     seen = [place for place in before if place != stood]
     upto = max(seen, default=0) if parent is None else max(*seen, 0, parent.upto_position)
@@ -121,7 +122,7 @@ def planned(change: Change, parent: Any) -> Plan:
     if parent is not None:
         gone += parent.left_out or []
     front = _fronts(change, before, stood)
-    keeps = len(front) == 1 and front[0] == before.get(stood)
+    keeps = len(front) == 1 and front[0] == before.get(stood or 0)
     return Plan(
         front=None if keeps else _joined(front),
         keeps=keeps,
@@ -132,7 +133,7 @@ def planned(change: Change, parent: Any) -> Plan:
     )
 
 
-def _fronts(change: Change, before: dict[Any, Message], stood: int | None) -> list[Message]:
+def _fronts(change: Change, before: dict[int, Message], stood: int | None) -> list[Message]:
     """Give what the view shows that is no row: new messages, and what stood there before."""
     pairs = zip(change.sources, change.view, strict=True)
     return [

@@ -10,21 +10,22 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from nexo_django import conf
 from nexo_django.exceptions import SessionBusy, StoreFailed
-from nexo_django.messages import SUMMARY, SYSTEM, Message, Usage
+from nexo_django.messages import SYSTEM, Message, Usage
 from nexo_django.sanitize import clean_message
 from nexo_django.stores.base import DONE, RUNNING, STOPPED, TURN_STATUSES, TurnRequest
 from nexo_django.stores.contents import Contents, Turn, counted
-from nexo_django.stores.jsonl_file import JSONLFile
+from nexo_django.stores.jsonl_file import JSONLFile, Stretch
 from nexo_django.stores.jsonl_lock import FileLock
 from nexo_django.stores.local import LocalChat, LocalTurn, continued, missing, started
 from nexo_django.stores.outputs import OutputFiles
+from nexo_django.stores.parts import Part
 
 OUTPUTS = "outputs"
 
@@ -77,17 +78,9 @@ class JSONLChat(LocalChat):
         """Whether the chat is stored: a log that nothing was written to is none."""
         return stored(self.path)
 
-    def history(self) -> Iterator[Message]:
-        """Give every message that was kept, archived ones too, in order."""
-        contents, summaries = Contents(), list[Message]()
-        for message, made in _log(self.path).history():
-            if made and (message.kind != SUMMARY or message in summaries):
-                continue
-            if message.kind == SUMMARY:
-                summaries.append(message)
-            if message.role != SYSTEM:
-                contents.add([message])
-        return iter(contents.messages)
+    def parts(self) -> list[Part]:
+        """Give all that was kept, by compactions."""
+        return [_part(stretch) for stretch in _log(self.path).stretches()]
 
     def cancel(self) -> bool:
         """Ask the running turn to stop; False when none runs."""
@@ -208,11 +201,27 @@ class JSONLHold:
             return beside(self.path, "cancel").read_text() == str(number)
         return False
 
-    def replace(self, messages: list[Message]) -> None:
-        """Write these messages in place of all; the replaced log is archived beside it."""
-        # The prompt is there, wherever the new log ends.
-        self._turns.append({"turn": self.contents.turns[-1].number, "at": -1})
-        self._log.replace([message.to_dict() for message in messages], archive=True)
+    @property
+    def made(self) -> int:
+        """How many of the messages a compaction left, or its undoing brought back."""
+        return self._log.made
+
+    @property
+    def index(self) -> int:
+        """Which of the parts the contents are of."""
+        return self._log.index
+
+    def parts(self) -> list[Part]:
+        """Give all that was kept, by compactions."""
+        return [_part(stretch) for stretch in self._log.stretches()]
+
+    def replace(self, part: Part) -> None:
+        """Begin a part; the replaced log is archived beside it."""
+        if self.contents.turns:
+            # The prompt is there, wherever the new log ends.
+            self._turns.append({"turn": self.contents.turns[-1].number, "at": -1})
+        records = [message.to_dict() for message in part.messages]
+        self._log.replace(records, archive=True, parent=part.parent)
 
     def release(self) -> None:
         """Give the lease back."""
@@ -275,6 +284,12 @@ def _turns(path: Path) -> JSONLFile[dict[str, Any]]:
 
 def _message(data: Mapping[str, Any]) -> Message:
     return clean_message(Message.from_dict(data))
+
+
+def _part(stretch: Stretch[Message]) -> Part:
+    said = [value for value in stretch.values if value is not None and value.role != SYSTEM]
+    made = [v for v in stretch.values[: stretch.made] if v is not None and v.role != SYSTEM]
+    return Part(said, len(made), stretch.parent)
 
 
 def _note(data: dict[str, Any]) -> dict[str, Any]:

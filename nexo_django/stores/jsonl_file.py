@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -15,6 +15,8 @@ from nexo_django.exceptions import StoreFailed
 T = TypeVar("T")
 FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 ARCHIVE = ".archive-"
+# The stretch that is replaced.
+LAST = -1
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,29 @@ class Lines(Generic[T]):
         return [value for value in self.values if value is not None]
 
 
+@dataclass(frozen=True)
+class Stretch(Generic[T]):
+    """What was in the file from one replacement to the next; None for a line without a value.
+
+    The first `made` lines are what a replacement began with; `parent` is the index of the
+    stretch that it was made from, or None.
+    """
+
+    values: list[T | None]
+    made: int = 0
+    parent: int | None = None
+
+
+@dataclass(frozen=True)
+class _Archive:
+    """A replaced file: its number, and what of the file after it was made of which."""
+
+    number: int
+    made: int
+    parent: int
+    path: Path
+
+
 class JSONLFile(Generic[T]):
     """A file of JSON objects; one process at a time may open it, any may read it.
 
@@ -54,6 +79,8 @@ class JSONLFile(Generic[T]):
     def __init__(self, path: Path, parse: Callable[[Any], T]) -> None:
         self.path, self.parse = path, parse
         self.size = 0
+        # Of an open file: how many lines a replacement wrote, and how many archives there are.
+        self.made = self.index = 0
         self._fd: int | None = None
         self._torn: int | None = None
 
@@ -75,6 +102,8 @@ class JSONLFile(Generic[T]):
             if made:
                 _sync_directory(self.path)
             self._drop_idle_archive()
+            archives = self._archives()
+            self.made, self.index = (archives[-1].made if archives else 0), len(archives)
             lines = self._lines(self.path.read_bytes())
             self._mend(lines)
         self.size = lines.size
@@ -89,25 +118,32 @@ class JSONLFile(Generic[T]):
         with self._failing("written"):
             self._write(b"".join(map(_line, records)))
 
-    def replace(self, records: Iterable[Mapping[str, Any]], *, archive: bool = False) -> None:
+    def replace(
+        self,
+        records: Iterable[Mapping[str, Any]],
+        *,
+        archive: bool = False,
+        parent: int | None = LAST,
+    ) -> None:
         """Put records in place of all lines, at once or not at all.
 
         With `archive` the replaced file stays beside it, as `<path>.archive-<n>-<lines>`:
-        `lines` of what follows it are made from it.
+        `lines` of what follows it are made from it. Where that is to have another `parent`,
+        the name ends with that one's number, 0 for none.
         """
         data = [_line(record) for record in records]
         with self._failing("replaced"):
-            self._swap(b"".join(data), len(data) if archive else None)
+            if not archive:
+                self._swap(b"".join(data), None)
+                return
+            self._drop_idle_archive()
+            self._swap(b"".join(data), self._next_archive(len(data), parent))
+        self.made, self.index = len(data), self.index + 1
 
-    def history(self) -> Iterator[tuple[T, bool]]:
-        """Give the values of the archives and the file, and whether an archive made each."""
+    def stretches(self) -> list[Stretch[T]]:
+        """Give what the archives and the file hold, the oldest first."""
         with self._failing("read"):
-            parts = self._parts()
-        made = 0
-        for data, next_made in parts:
-            values = enumerate(self._lines(data).values)
-            yield from ((value, i < made) for i, value in values if value is not None)
-            made = next_made
+            return self._stretches()
 
     def close(self) -> None:
         """Close the file; may be called twice."""
@@ -178,7 +214,7 @@ class JSONLFile(Generic[T]):
             os.fsync(fd)
             self._torn = None
 
-    def _swap(self, data: bytes, made: int | None) -> None:
+    def _swap(self, data: bytes, archive: Path | None) -> None:
         """Replace the file by way of a temporary one; the owner's descriptor follows."""
         self._owned()
         temporary = self.path.with_name(f"{self.path.name}.tmp")
@@ -186,9 +222,8 @@ class JSONLFile(Generic[T]):
         fd = os.open(temporary, FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             _write_all(fd, data)
-            if made is not None:
-                self._drop_idle_archive()
-                os.link(self.path, self._next_archive(made))
+            if archive is not None:
+                os.link(self.path, archive)
             os.replace(temporary, self.path)
         except BaseException:
             os.close(fd)
@@ -198,28 +233,34 @@ class JSONLFile(Generic[T]):
         self._fd, self._torn = fd, None
         _sync_directory(self.path)
 
-    def _next_archive(self, made: int) -> Path:
-        number = 1 + max((number for number, _, _ in self._archives()), default=0)
-        return self.path.with_name(f"{self.path.name}{ARCHIVE}{number:06}-{made}")
+    def _next_archive(self, made: int, parent: int | None) -> Path:
+        archives = self._archives()
+        number = 1 + max((archive.number for archive in archives), default=0)
+        named = f"{self.path.name}{ARCHIVE}{number:06}-{made}"
+        if parent not in (LAST, len(archives)):
+            named += f"-{0 if parent is None else archives[parent].number}"
+        return self.path.with_name(named)
 
-    def _archives(self) -> list[tuple[int, int, Path]]:
-        """List the archives: number, lines made from it, path; the oldest first."""
+    def _archives(self) -> list[_Archive]:
+        """List the archives, the oldest first."""
         prefix = f"{self.path.name}{ARCHIVE}"
         found = []
         for entry in os.scandir(self.path.parent):
-            number, _, made = entry.name.removeprefix(prefix).partition("-")
-            if entry.name.startswith(prefix) and number.isdecimal() and made.isdecimal():
-                found.append((int(number), int(made), Path(entry.path)))
-        return sorted(found)
+            if not entry.name.startswith(prefix):
+                continue
+            numbers = entry.name.removeprefix(prefix).split("-")
+            if len(numbers) in (2, 3) and all(number.isdecimal() for number in numbers):
+                number, made, parent = map(int, [*numbers, numbers[0]][:3])
+                found.append(_Archive(number, made, parent, Path(entry.path)))
+        return sorted(found, key=lambda archive: archive.number)
 
     def _drop_idle_archive(self) -> None:
         """Remove an archive that is still the log itself: its replacement never happened."""
-        for _, _, path in self._archives()[-1:]:
-            if path.samefile(self.path):
-                path.unlink()
+        for archive in self._archives()[-1:]:
+            if archive.path.samefile(self.path):
+                archive.path.unlink()
 
-    def _parts(self) -> list[tuple[bytes, int]]:
-        """Give the bytes of the archives and the log, and how many lines after each it made."""
+    def _stretches(self) -> list[Stretch[T]]:
         try:
             log = self.path.open("rb")
         except FileNotFoundError:
@@ -227,9 +268,12 @@ class JSONLFile(Generic[T]):
         # Opened before the archives are listed: a replacement meanwhile shows in their inodes.
         with log:
             here = os.fstat(log.fileno())
-            archives = [(p, made) for _, made, p in self._archives()]
-            older = [(p, m) for p, m in archives if not os.path.samestat(here, p.stat())]
-            return [*((p.read_bytes(), m) for p, m in older), (log.read(), 0)]
+            archives = [a for a in self._archives() if not os.path.samestat(here, a.path.stat())]
+            texts = [*(archive.path.read_bytes() for archive in archives), log.read()]
+        places = {archive.number: index for index, archive in enumerate(archives)}
+        after = [Stretch[T]([]), *(Stretch[T]([], a.made, places.get(a.parent)) for a in archives)]
+        pairs = zip(texts, after, strict=True)
+        return [replace(stretch, values=self._lines(text).values) for text, stretch in pairs]
 
     def end(self) -> int:
         """Give the open file's size."""

@@ -37,6 +37,8 @@ from nexo_django.stores.base import (
 )
 from nexo_django.stores.contents import Contents, Turn, settles, total
 from nexo_django.stores.outputs import Outputs
+from nexo_django.stores.parts import Part, history, undone
+from nexo_django.stores.parts import as_of as seen_at
 from nexo_django.transcript import distinct, interrupted_result
 
 if TYPE_CHECKING:
@@ -82,8 +84,19 @@ class Held(Protocol):
     def cancelled(self, number: int) -> bool:
         """Whether that turn was asked to stop."""
 
-    def replace(self, messages: list[Message]) -> None:
-        """Write these messages in place of all; those replaced stay in the history."""
+    @property
+    def made(self) -> int:
+        """How many of the messages a compaction left, or its undoing brought back."""
+
+    @property
+    def index(self) -> int:
+        """Which of the parts the contents are of."""
+
+    def parts(self) -> list[Part]:
+        """Give all that was kept, by compactions."""
+
+    def replace(self, part: Part) -> None:
+        """Begin a part, which is its `made` messages so far; the one before is kept."""
 
     def release(self) -> None:
         """Give the lease back; may be called twice and never raises."""
@@ -99,6 +112,8 @@ class LocalTurn:
         self.number, self.key = turn.number, turn.key
         self.status, self.usage = turn.status, turn.usage
         self.messages = messages
+        # Answers at later positions reported on the view as it is.
+        self.view_since = 0 if held is None else _made_upto(held)
         self.reply = (turn.reply or Message(ASSISTANT)) if held is None else None
 
     def append(self, message: Message) -> Message:
@@ -148,9 +163,9 @@ class LocalTurn:
         kept = [clean_message(message) for message in change.view if message.role != SYSTEM]
         with self._lock:
             held = self._owned()
-            held.replace(kept)
+            _replace(held, Part(kept, len(kept), held.index))
             self.usage += change.usage
-            held.contents.replace(kept)
+            self.view_since = _made_upto(held)
             return [private(message) for message in held.contents.view(keep_open=True)]
 
     def keep_output(self, text: str, call: ToolCall) -> str | None:
@@ -169,7 +184,7 @@ class LocalTurn:
     def finish(self, status: str, error: str = "") -> None:
         """Commit how the turn ended; an answer without calls has committed DONE itself."""
         with self._lock:
-            if self._turn.status != DONE:
+            if self._turn.status != DONE and self.number:
                 self._settle(self._owned(), status, error)
 
     def close(self) -> None:
@@ -214,8 +229,8 @@ class LocalChat(ABC):
         """Give what is stored now, without the lease and without changing anything."""
 
     @abstractmethod
-    def history(self) -> Iterator[Message]:
-        """Give every message that was kept, compacted ones too, in order."""
+    def parts(self) -> list[Part]:
+        """Give all that was kept, by compactions, without changing anything."""
 
     def begin(self, request: TurnRequest) -> LocalTurn:
         """Take the lease and commit the prompt; see StoredChat."""
@@ -235,9 +250,40 @@ class LocalChat(ABC):
             held.release()
             raise
 
-    def view(self) -> list[Message]:
-        """Give the messages the model would see."""
-        return self.read().view()
+    def maintain(self, wait: float | None = None) -> LocalTurn:
+        """Take the lease without a turn, to compact; see StoredChat."""
+        held = self.hold(conf.get("TURN_WAIT") if wait is None else wait, make=False)
+        with held.lock:
+            # What may still be continued stays open.
+            return LocalTurn(held, Turn(0), held.contents.view(keep_open=True))
+
+    def view(self, as_of: int | None = None) -> list[Message]:
+        """Give the messages the model would see, or saw when `as_of` was the last position."""
+        contents = self.read()
+        if as_of is not None:
+            contents = Contents(system=contents.system)
+            contents.add(seen_at(self.parts(), as_of))
+        # The caller may change it.
+        return [private(message) for message in contents.view()]
+
+    def undo_compaction(self) -> bool:
+        """Go back to the view before the last compaction; False when there was none."""
+        try:
+            held = self.hold(0, make=False)
+        except SessionNotFound:
+            return False
+        try:
+            with held.lock:
+                before = undone(held.parts())
+                if before is not None:
+                    _replace(held, before)
+                return before is not None
+        finally:
+            held.release()
+
+    def history(self) -> Iterator[Message]:
+        """Give every message that was kept, compacted ones too, in order."""
+        return (private(message) for message in history(self.parts()))
 
     def usage(self) -> Usage:
         """Give the sum of what the chat's model calls used."""
@@ -318,6 +364,27 @@ def continued(held: Held, request: TurnRequest) -> LocalTurn:
     turn.usage = contents.spent()
     # The tools run calls of this view.
     return LocalTurn(held, turn, [private(m) for m in contents.view(keep_open=True)])
+
+
+def _replace(held: Held, part: Part) -> None:
+    """Begin a part, with the marks of calls that began to run where those are now."""
+    contents, new = held.contents, Contents()
+    new.add(part.messages)
+    last = contents.turns[-1] if contents.turns else None
+    if last is not None:
+        began = [call.id for call, at in contents.slots if (call.id, at) in last.started]
+        for mark in [(call.id, at) for call, at in new.slots if call.id in began]:
+            # Before the messages: a call must not run twice after a kill between the two.
+            held.started(last, mark)
+            last.started.add(mark)
+    held.replace(part)
+    contents.replace(part.messages)
+
+
+def _made_upto(held: Held) -> int:
+    """Give the position of the last message that a compaction left."""
+    made = held.contents.messages[: held.made]
+    return (made[-1].position or 0) if made else 0
 
 
 def _close_calls(held: Held, slots: Iterable[tuple[ToolCall, int]]) -> None:

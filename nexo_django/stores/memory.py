@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from nexo_django.exceptions import SessionBusy
-from nexo_django.messages import SUMMARY, Message
+from nexo_django.messages import Message
 from nexo_django.stores.contents import Contents, Turn, counted
-from nexo_django.stores.local import LocalChat, missing, private
+from nexo_django.stores.local import LocalChat, missing
 from nexo_django.stores.outputs import HeldOutputs
+from nexo_django.stores.parts import Part
 
 RETRY_AFTER = 1.0
 
@@ -24,10 +25,15 @@ class Room:
     contents: Contents = field(default_factory=Contents)
     owner: object | None = None
     cancelled: int | None = None
-    # Messages before the view's, and how many of the view's are made from them.
-    earlier: list[Message] = field(default_factory=list)
+    # The parts before the one that the contents are of.
+    earlier: list[Part] = field(default_factory=list)
     made: int = 0
+    parent: int | None = None
     outputs: HeldOutputs = field(default_factory=HeldOutputs)
+
+    def parts(self) -> list[Part]:
+        """Give all that was kept, by compactions."""
+        return [*self.earlier, Part(list(self.contents.messages), self.made, self.parent)]
 
 
 class MemoryStore:
@@ -88,23 +94,19 @@ class MemoryChat(LocalChat):
             kept = room.contents
             return Contents(list(kept.messages), list(kept.turns), kept.system)
 
-    def view(self) -> list[Message]:
-        """Give the messages the model would see, which the caller may change."""
-        return [private(message) for message in super().view()]
-
     def exists(self) -> bool:
         """Whether the chat is stored."""
         return self._room() is not None
 
+    def parts(self) -> list[Part]:
+        """Give all that was kept, by compactions."""
+        with MemoryStore.changed:
+            return (self._room() or Room()).parts()
+
     def history(self) -> Iterator[Message]:
         """Give every message that was kept, compacted ones too, in order."""
-        with MemoryStore.changed:
-            room = self._room() or Room()
-            kept = room.contents
-            history = Contents(system=kept.system)
-            history.add([*room.earlier, *kept.messages[room.made :]])
-        system = [] if history.system is None else [history.system]
-        return (private(message) for message in [*system, *history.messages])
+        system = self.read().system
+        return iter([*([] if system is None else [system]), *super().history()])
 
     def cancel(self) -> bool:
         """Ask the running turn to stop; False when none runs."""
@@ -159,12 +161,24 @@ class MemoryHold:
         """Whether that turn was asked to stop."""
         return self.room.cancelled == number
 
-    def replace(self, messages: list[Message]) -> None:
-        """Keep what is replaced for the history."""
-        earlier = self.room.earlier
-        earlier += self.contents.messages[self.room.made :]
-        earlier += [m for m in messages if m.kind == SUMMARY and m not in earlier]
-        self.room.made = len(messages)
+    @property
+    def made(self) -> int:
+        """How many of the messages a compaction left, or its undoing brought back."""
+        return self.room.made
+
+    @property
+    def index(self) -> int:
+        """Which of the parts the contents are of."""
+        return len(self.room.earlier)
+
+    def parts(self) -> list[Part]:
+        """Give all that was kept, by compactions."""
+        return self.room.parts()
+
+    def replace(self, part: Part) -> None:
+        """Keep the part before for the history."""
+        self.room.earlier, self.room.made = self.room.parts(), part.made
+        self.room.parent = part.parent
 
     def release(self) -> None:
         """Give the lease back."""
