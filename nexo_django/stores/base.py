@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Protocol
 
 from nexo_django.compaction.change import Change
@@ -62,7 +63,8 @@ class OpenTurn(Recorder, Protocol):
     `messages` is the view, repaired and with the prompt at its end: calls without a result
     are only left open in the last step, and only those that may run. `reply` is set, and
     nothing may be written, when the key's turn was finished before: `status` is then that
-    turn's. Several processes' clocks are never compared.
+    turn's. Several processes' clocks are never compared. Answers at positions after
+    `view_since` reported on the view as it is: it has only grown since.
     """
 
     number: int
@@ -71,6 +73,7 @@ class OpenTurn(Recorder, Protocol):
     messages: list[Message]
     reply: Message | None
     usage: Usage
+    view_since: int
 
     def compacted(self, change: Change) -> list[Message]:
         """Commit a compaction and give the new view as it is stored; originals are kept."""
@@ -143,3 +146,6 @@ class Store(Protocol):
 
     def chat(self, agent_name: str, instance_id: str) -> StoredChat:
         """Give the handle of a chat without any I/O."""
+
+    def purge_outputs(self, now: datetime, batch_size: int) -> int:
+        """Delete the outputs of tools that expired by then, and count them."""

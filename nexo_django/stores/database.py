@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 from django.db import router
@@ -23,7 +24,7 @@ from nexo_django.messages import ASSISTANT, Message, Usage
 from nexo_django.models import Model, Tables, tables
 from nexo_django.models.clock import DatabaseTime
 from nexo_django.stores import database_claim as claim
-from nexo_django.stores import database_compaction, removal, rows
+from nexo_django.stores import database_compaction, database_outputs, removal, rows
 from nexo_django.stores.base import (
     TurnRequest,
 )
@@ -42,6 +43,10 @@ class DatabaseStore:
     def chat(self, agent_name: str, instance_id: str) -> DatabaseChat:
         """Give the handle of a chat without any I/O."""
         return DatabaseChat(agent_name, instance_id)
+
+    def purge_outputs(self, now: datetime, batch_size: int) -> int:
+        """Delete the outputs of tools that expired by then, and count them."""
+        return database_outputs.purge(now, batch_size)
 
 
 class _Waiting:

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from nexo_django import connections
 from nexo_django.compaction.change import Change
-from nexo_django.exceptions import LeaseLost, StoreFailed, TurnCancelled, brief
+from nexo_django.exceptions import LeaseLost, StoreFailed, TurnCancelled, brief, is_abort
 from nexo_django.leases import Lease
 from nexo_django.messages import (
     ASSISTANT,
@@ -65,8 +65,9 @@ class DatabaseTurn:
         # The stored system message, and the calls of the last step by their ids.
         self.system: Any = None
         self.calls: dict[str, Any] = {}
+        # Answers at later positions reported on the view as it is.
         self.view_since = 0
-        # What was kept of results that are not stored yet, by the ids of their calls.
+        # The keys of what was kept of results that are not stored yet, by their calls' ids.
         self.outputs: dict[str, Any] = {}
         self._lock = threading.RLock()
         self._thread = threading.get_ident()
@@ -152,16 +153,17 @@ class DatabaseTurn:
 
     def keep_output(self, text: str, call: ToolCall) -> str | None:
         """Keep the whole text of a result that is cut, and give the id to read it by."""
-        with self._lock:
-            try:
-                with self.writing():
-                    self.fence()
-                    kept = database_outputs.keep(self.tables, self.alias, self.row.chat_id, text)
-            except (StoreFailed, OSError) as error:
-                logger.warning("turn=%s output not kept: %s", self.number, type(error).__name__)
-                return None
-            self.outputs[call.id] = kept
-            return str(kept.pk)
+        try:
+            kept = database_outputs.keep(self, text)
+        except LeaseLost:
+            raise
+        except Exception as error:  # a storage of the host's may raise anything
+            if is_abort(error) and not isinstance(error, StoreFailed):
+                raise
+            logger.warning("turn=%s output not kept: %s", self.number, type(error).__name__)
+            return None
+        self.outputs[call.id] = kept
+        return str(kept)
 
     def output(self, output_id: str) -> str | None:
         """Give a kept text of this chat, None when there is none of that id or it expired."""
@@ -253,7 +255,8 @@ class DatabaseTurn:
         with self.writing():
             row = self.store_result(value, call, position, status)
             if kept is not None:
-                type(kept)._base_manager.using(self.alias).filter(pk=kept.pk).update(message=row)
+                outputs = self.tables.output._base_manager.using(self.alias)
+                outputs.filter(pk=kept).update(message=row)
         return message_value(row, answers=value.tool_call_id)
 
     def _message(self, value: Message) -> Message:
@@ -272,7 +275,7 @@ class DatabaseTurn:
             if done or value.usage:
                 self.update_turn(usage, status)
         if row.role != TOOL:
-            self.calls = calls
+            self.calls, self.outputs = calls, {}
         self.status, self.usage = status, usage
         return message_value(row, row.new_calls, value.tool_call_id)
 

@@ -12,6 +12,7 @@ import re
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,14 @@ class JSONLStore:
         """Give the handle of a chat."""
         pair = (agent_name, instance_id)
         return JSONLChat(self.directory / file_name(*pair), pair)
+
+    def purge_outputs(self, now: datetime, batch_size: int) -> int:
+        """Delete the outputs of tools that expired by then, and count them."""
+        found = self.directory.glob(f"*.jsonl.{OUTPUTS}")
+        try:
+            return sum(OutputFiles(directory).purge(now.timestamp()) for directory in found)
+        except OSError as error:
+            raise StoreFailed(f"{self.directory} could not be purged: {error}.") from error
 
 
 class JSONLChat(LocalChat):

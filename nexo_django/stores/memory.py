@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import ClassVar
 
 from nexo_django.exceptions import SessionBusy
@@ -50,6 +51,11 @@ class MemoryStore:
     def chat(self, agent_name: str, instance_id: str) -> MemoryChat:
         """Give the handle of a chat."""
         return MemoryChat(agent_name, instance_id)
+
+    def purge_outputs(self, now: datetime, batch_size: int) -> int:
+        """Delete the outputs of tools that expired by then, and count them."""
+        with self.changed:
+            return sum(room.outputs.purge(now.timestamp()) for room in self.rooms.values())
 
     @classmethod
     def reset(cls) -> None:

@@ -33,8 +33,7 @@ class HeldOutputs:
 
     def keep(self, text: str) -> str:
         """Keep a text and give its id; those that expired make room."""
-        for output_id in [i for i, (kept, _) in self.texts.items() if expired(kept)]:
-            del self.texts[output_id]
+        self.purge()
         output_id = str(uuid.uuid4())
         self.texts[output_id] = (time.time(), clean_text(text))
         return output_id
@@ -43,6 +42,13 @@ class HeldOutputs:
         """Give a text, None when there is none of that id."""
         kept, text = self.texts.get(output_id, (0.0, None))
         return None if text is None or expired(kept) else text
+
+    def purge(self, now: float | None = None) -> int:
+        """Delete what expired, and count it."""
+        gone = [key for key, (kept, _) in self.texts.items() if expired(kept, now)]
+        for key in gone:
+            del self.texts[key]
+        return len(gone)
 
 
 @dataclass(frozen=True)

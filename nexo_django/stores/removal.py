@@ -8,6 +8,7 @@ from django.db import transaction
 
 from nexo_django.leases import Lease
 from nexo_django.models import Tables
+from nexo_django.stores.database_outputs import delete_file
 
 
 def remove(tables: Tables, alias: str, chat_id: int) -> dict[str, int] | None:
@@ -46,14 +47,14 @@ def _rows(tables: Tables, alias: str, chat_id: int) -> dict[str, int]:
     }
 
 
-def _files(tables: Tables, alias: str, chat_id: int) -> list[tuple[Any, str]]:
+def _files(tables: Tables, alias: str, chat_id: int) -> list[Any]:
     return [
-        (row.file.storage, row.file.name)
+        row.file
         for table in (tables.output, tables.file)
         for row in table._base_manager.using(alias).filter(chat=chat_id).exclude(file="")
     ]
 
 
-def _delete(files: list[tuple[Any, str]]) -> None:
-    for storage, name in files:
-        storage.delete(name)
+def _delete(files: list[Any]) -> None:
+    for file in files:
+        delete_file(file)
