@@ -19,7 +19,10 @@ RESULT_CHARS, TEXT_CHARS, LEAST_CHARS = 2000, 8000, 100
 # Calls that one summary may take, when the messages do not fit into one.
 ROUNDS = 4
 
-_PROMPT = f"""You write the summary that takes the place of the older part of a conversation \
+# How the instructions begin: the offline model knows by it what it is asked.
+OPENING = "You write the summary that takes the place of the older part of a conversation"
+
+_PROMPT = f"""{OPENING} \
 between a user and an assistant with tools. The assistant goes on working from your summary \
 and from the newer messages, which you do not see.
 

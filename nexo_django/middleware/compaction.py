@@ -93,12 +93,11 @@ class DefaultCompactionPipeline:
         request.target = min(request.target, max(1, int(request.counted * self.compact_to)))
         return self._compact(request, "manual", instructions, dry_run)
 
-    def since(self, messages: Sequence[Message]) -> int:
+    def since(self, env: Env) -> int:
         """Give the index from which messages are younger than the last compaction."""
         if self._since is None:
-            # When an earlier turn compacted is not known: none of its reports is believed.
-            known = all(m.kind == NORMAL and m.mark is None for m in messages)
-            self._since = 0 if known else len(messages)
+            known = getattr(env.turn, "view_since", None)
+            self._since = _unknown(env.messages) if known is None else _after(env.messages, known)
         return self._since
 
     def _again(self, env: Env, overflow: ContextOverflow) -> None:
@@ -195,7 +194,7 @@ class Request:
         counter = middleware.token_counter or env.token_counter or Approximate()
         env.token_counter = counter
         tools = middleware.tools or env.tools or _offered(middleware.app)
-        since = middleware.since(env.messages)
+        since = middleware.since(env)
         self.context, factor = measure(
             _reported(env), counter, tools=tools, model=env.model, since=since
         )
@@ -284,6 +283,17 @@ def _window(env: Env) -> int:
     window = declared or (known.context_window if known else None) or UNKNOWN_WINDOW
     output = (known.max_output_tokens if known else None) or USUAL_RESERVE
     return max(1, int(window) - min(output, MOST_RESERVE, int(window) // 4))
+
+
+def _after(messages: Sequence[Message], position: int) -> int:
+    """Give the index behind the last message that is not at a later position."""
+    older = (i for i, m in reversed(list(enumerate(messages))) if (m.position or 0) <= position)
+    return next(older, -1) + 1
+
+
+def _unknown(messages: Sequence[Message]) -> int:
+    """Believe no report where an earlier turn compacted, and when is not known."""
+    return 0 if all(m.kind == NORMAL and m.mark is None for m in messages) else len(messages)
 
 
 def _reported(env: Env) -> list[Message]:

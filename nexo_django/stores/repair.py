@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nexo_django.messages import TOOL
-from nexo_django.models.tool_call import CallStatus
+from nexo_django.models.tool_call import OPEN, CallStatus
 from nexo_django.stores.database_turn import DatabaseTurn
 from nexo_django.stores.rows import Rows
 from nexo_django.transcript import interrupted_result
@@ -55,7 +55,8 @@ def _unanswered(rows: Rows) -> Iterator[Any]:
     for row in rows.messages:
         for call in rows.calls.get(row.pk, ()):
             call.message = row
-            if call.pk not in answered:
+            # A result that compaction left out of the view is stored all the same.
+            if call.pk not in answered and call.status in OPEN:
                 yield call
 
 
