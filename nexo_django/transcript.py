@@ -130,6 +130,12 @@ def sendable(messages: Sequence[Message]) -> list[Message]:
     return sent
 
 
+def request(messages: Sequence[Message]) -> list[Message]:
+    """Give the messages that a provider gets, mended where it would refuse them."""
+    sent = sendable(messages)
+    return sent if problem(sent) is None else sendable(repaired(messages))
+
+
 def problem(messages: Sequence[Message]) -> str | None:
     """Say why a provider would refuse the messages, or None when it would not.
 

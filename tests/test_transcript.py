@@ -30,6 +30,7 @@ from nexo_django.transcript import (
     open_calls,
     problem,
     repaired,
+    request,
     sendable,
     steps,
     system_end,
@@ -302,3 +303,16 @@ def test_turns_begin_with_what_a_person_wrote() -> None:
 def test_no_prompt_no_turn() -> None:
     assert last_prompt([SAID, DONE]) is None
     assert turns([SAID, DONE]) == []
+
+
+@RULES
+@given(any_list)
+def test_a_request_of_any_list_is_one_that_a_provider_takes(messages):
+    sent = request(messages)
+    assert not any(m.role != SYSTEM for m in sent) or problem(sent) is None
+
+
+@RULES
+@given(valid_lists())
+def test_a_request_of_a_valid_list_is_the_list(messages):
+    assert request(messages) == sendable(messages)

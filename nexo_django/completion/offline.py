@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 from nexo_django import events
+from nexo_django.compaction.record import OPENING
 from nexo_django.completion.answer import deliver, deliver_partial, tell
 from nexo_django.completion.catalogue import OFFLINE
 from nexo_django.messages import (
@@ -28,7 +29,7 @@ from nexo_django.messages import (
     Usage,
 )
 from nexo_django.pipeline import Env
-from nexo_django.transcript import sendable
+from nexo_django.transcript import request
 
 MODEL = OFFLINE
 ABOUT = (
@@ -59,10 +60,6 @@ _USE = re.compile(
 _PAIR = re.compile(
     r"(\w+)\s*[=:]\s*(\"[^\"]*\"|'[^']*'|.+?)(?=\s*(?:,|\band\b)\s*\w+\s*[=:]|$)", re.S
 )
-_SUMMARY_ASKED = re.compile(
-    r"\b(?:write|make|give)\b.{0,40}\bsummary\b|\bsummari[sz]e\b.{0,40}\b(?:conversation|messages)\b",
-    re.IGNORECASE,
-)
 _PROMPT = re.compile(r"^\[?user\b[\]:]*(.+)$", re.IGNORECASE | re.MULTILINE)
 _PIECE = re.compile(r"\s*\S+\s*?(?=\s|$)|\s+")
 SHOWN = 2_000
@@ -91,7 +88,7 @@ class _Asked:
 
 def complete(env: Env) -> None:
     """Answer the env's messages and append the answer: the terminal app of a pipeline."""
-    messages = sendable(env.messages)
+    messages = request(env.messages)
     env.hook(events.BEFORE_LLM, {"model": MODEL, "messages": len(messages)})
     text, calls = answer(messages, env.tools)
     message = Message(
@@ -256,7 +253,7 @@ def _report(asked: _Asked) -> str:
 
 def _is_summary(asked: _Asked) -> bool:
     told = next((m for m in asked.messages if m.role == SYSTEM), None)
-    return not asked.tools and told is not None and bool(_SUMMARY_ASKED.search(_said(told)[:400]))
+    return told is not None and _said(told).startswith(OPENING)
 
 
 def _summary(asked: _Asked) -> str:
