@@ -30,7 +30,7 @@ NAMES = (
 # What the settings of an experiment differ in; see tests/durability/settings.py.
 SETTINGS: dict[str, dict[str, Any]] = {
     "frozen": {"lease_seconds": 1},
-    "brokers": {"lease_seconds": 2, "turn_wait": 300},
+    "brokers": {"lease_seconds": 8, "turn_wait": 300},
     "faults": {"turn_wait": 60},
 }
 

@@ -19,7 +19,7 @@ from tests.durability.report import Report
 
 INI = """
 [databases]
-* = host={host} port={server} user={user}
+* = host={host} port={server} user={user}{password}
 [pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = {port}
@@ -71,9 +71,9 @@ def _pooler(url: str) -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="nexo-pgbouncer-"))
     ini = folder / "pgbouncer.ini"
     login = parts.username or "postgres"
-    ini.write_text(
-        INI.format(host=parts.hostname, server=parts.port or 5432, user=login, port=port)
-    )
+    server = {"host": parts.hostname, "server": parts.port or 5432, "user": login}
+    password = f" password='{parts.password}'" if parts.password else ""
+    ini.write_text(INI.format(**server, password=password, port=port))
     # It refuses to run as root.
     user = "nobody" if os.getuid() == 0 else None
     if user is not None:
