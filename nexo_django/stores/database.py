@@ -126,14 +126,12 @@ class DatabaseChat:
         """Go back to the view before the last compaction; False when there was none."""
         with connections.mapped():
             chat = self._find()
-            if chat is None or chat.current_compaction is None:
+            busy = _busy_for(chat)
+            if chat is None or (busy is None and chat.current_compaction is None):
                 return False
-            undone = database_compaction.undo(self.tables, self.alias, chat)
-        if not undone:
-            raise SessionBusy(
-                f"A turn of {self._name()} is running.", retry_after=_busy_for(chat) or 0.0
-            )
-        return True
+            if busy is None and database_compaction.undo(self.tables, self.alias, chat):
+                return True
+        raise SessionBusy(f"A turn of {self._name()} is running.", retry_after=busy or 0.0)
 
     def history(self) -> Iterator[Message]:
         """Give every message that was kept, compacted ones too, in order."""

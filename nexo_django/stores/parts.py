@@ -5,7 +5,7 @@ Nothing is ever taken out of an earlier part, so that each tells what the model 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nexo_django.messages import SUMMARY, Message
@@ -34,7 +34,8 @@ def history(parts: Sequence[Part]) -> list[Message]:
     """Give every message once, summaries too, in order and with its position."""
     contents = Contents()
     for part in parts:
-        contents.add([*_new(part, contents.messages), *part.own])
+        _put_new(contents, part)
+        contents.add(part.own)
     return contents.messages
 
 
@@ -42,7 +43,7 @@ def as_of(parts: Sequence[Part], position: int) -> list[Message]:
     """Give the view when that was the last position in the history."""
     contents, last, then = Contents(), 0, list[Message]()
     for part in parts:
-        contents.add(_new(part, contents.messages))
+        _put_new(contents, part)
         known = last <= position
         own = [contents.put(message) for message in part.own]
         if known:
@@ -65,8 +66,11 @@ def undone(parts: Sequence[Part]) -> Part | None:
     return Part(messages, len(messages), parts[parent].parent)
 
 
-def _new(part: Part, known: Sequence[Message]) -> Iterator[Message]:
-    """Give the summaries that a compaction wrote; the rest of what it left was there before."""
+def _put_new(contents: Contents, part: Part) -> None:
+    """Take in the summaries that a compaction wrote; the rest of what it left was there."""
     for message in part.messages[: part.made]:
-        if message.kind == SUMMARY and message not in known:
-            yield message
+        if message.kind == SUMMARY and message not in contents.messages:
+            # Calls may be open meanwhile: their results keep their places.
+            slots = contents.slots
+            contents.put(message)
+            contents.slots = slots
