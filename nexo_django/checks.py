@@ -19,7 +19,6 @@ from nexo_django.exceptions import ConfigurationError, NotSupported
 
 if TYPE_CHECKING:
     from nexo_django.agent import Agent
-    from nexo_django.pipeline import Pipeline
 
 DOCS = "docs/reference/checks.md"
 
@@ -102,19 +101,8 @@ def _agent(cls: type[Agent]) -> Iterator[CheckMessage]:
     except TypeError:
         # Its constructor takes arguments that only `resume` knows.
         return
-    yield from _declaration(agent)
-    yield from _tools(agent)
-
-
-def _declaration(agent: Agent) -> Iterator[CheckMessage]:
-    try:
-        agent.check()
-    except NotSupported as error:
-        yield problem("E007", str(error), "Leave the attribute out.", type(agent))
-    except ConfigurationError as error:
-        yield problem("E005", str(error), "Correct the agent's class.", type(agent))
-    else:
-        yield from _stack(agent, agent.pipeline())
+    # The later ones build on what the earlier ones found right.
+    yield from list(_tools(agent)) or list(_declaration(agent)) or _stack(agent)
 
 
 def _tools(agent: Agent) -> Iterator[CheckMessage]:
@@ -133,12 +121,17 @@ def _tools(agent: Agent) -> Iterator[CheckMessage]:
         )
 
 
-def _stack(agent: Agent, pipeline: Pipeline) -> Iterator[CheckMessage]:
-    places: dict[str, int] = {}
-    for place, layer in enumerate(pipeline.layers):
-        for base in getattr(layer.cls, "__mro__", ()):
-            places.setdefault(base.__name__, place)
-    for message in _order(places, has_app=pipeline.app is not None):
+def _declaration(agent: Agent) -> Iterator[CheckMessage]:
+    try:
+        agent.check()
+    except NotSupported as error:
+        yield problem("E007", str(error), "Leave the attribute out.", type(agent))
+    except ConfigurationError as error:
+        yield problem("E005", str(error), "Correct the agent's class.", type(agent))
+
+
+def _stack(agent: Agent) -> Iterator[CheckMessage]:
+    for message in _faults(agent):
         yield problem(
             "E006",
             f"{type(agent).__name__}.pipeline() can't work: {message}",
@@ -146,6 +139,19 @@ def _stack(agent: Agent, pipeline: Pipeline) -> Iterator[CheckMessage]:
             "DefaultCompactionPipeline, DefaultToolPipeline, completion.",
             type(agent),
         )
+
+
+def _faults(agent: Agent) -> Iterator[str]:
+    try:
+        pipeline = agent.pipeline()
+    except Exception as error:
+        yield f"it raises {type(error).__name__}: {error}"
+        return
+    places: dict[str, int] = {}
+    for place, layer in enumerate(pipeline.layers):
+        for base in getattr(layer.cls, "__mro__", ()):
+            places.setdefault(base.__name__, place)
+    yield from _order(places, has_app=pipeline.app is not None)
 
 
 def _order(places: Mapping[str, int], *, has_app: bool) -> Iterator[str]:

@@ -52,6 +52,7 @@ def stacked(*layers, app=print):
     return agent(pipeline=pipeline)
 
 
+@pytest.mark.django_db
 def test_the_example_project_passes():
     registry.register(Assistant)
     assert django_checks.run_checks() == []
@@ -175,6 +176,16 @@ def test_a_stack_without_a_model():
     (found,) = checks.check_agents()
     assert ids([found]) == ["E006"]
     assert "terminal app" in found.msg
+
+
+def test_a_stack_that_can_not_be_made():
+    def pipeline(self):
+        raise KeyError("tenant")
+
+    agent(pipeline=pipeline)
+    (found,) = checks.check_agents()
+    assert ids([found]) == ["E006"]
+    assert "KeyError" in found.msg
 
 
 class OwnLoop(ToolResultLoop):
