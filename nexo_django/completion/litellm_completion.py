@@ -13,14 +13,13 @@ from contextlib import closing, suppress
 from decimal import Decimal
 from typing import Any
 
-from nexo_django import conf, events
+from nexo_django import conf, events, transcript
 from nexo_django.completion import catalogue, errors, offline, pacing, providers
 from nexo_django.completion.answer import Assembly, deliver, deliver_partial, tell
 from nexo_django.completion.wire import may_think, to_wire
 from nexo_django.exceptions import ConfigurationError, ProviderError, brief
 from nexo_django.messages import Message
 from nexo_django.pipeline import Env
-from nexo_django.transcript import request
 
 # These sign in, over the network, when they are only asked about.
 _SIGN_IN = frozenset({"github_copilot", "chatgpt"})
@@ -175,7 +174,7 @@ class _Call:
             "drop_params": True,
             **self.completion.options,
             "model": self.model,
-            "messages": to_wire(request(env.messages), self.provider, self.model),
+            "messages": to_wire(transcript.request(env.messages), self.provider, self.model),
             "num_retries": 0,
             "max_retries": 0,
         }

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from nexo_django import events
+from nexo_django import events, transcript
 from nexo_django.compaction.record import OPENING
 from nexo_django.completion.answer import deliver, deliver_partial, tell
 from nexo_django.completion.catalogue import OFFLINE
@@ -29,7 +29,6 @@ from nexo_django.messages import (
     Usage,
 )
 from nexo_django.pipeline import Env
-from nexo_django.transcript import request
 
 MODEL = OFFLINE
 ABOUT = (
@@ -88,7 +87,7 @@ class _Asked:
 
 def complete(env: Env) -> None:
     """Answer the env's messages and append the answer: the terminal app of a pipeline."""
-    messages = request(env.messages)
+    messages = transcript.request(env.messages)
     env.hook(events.BEFORE_LLM, {"model": MODEL, "messages": len(messages)})
     text, calls = answer(messages, env.tools)
     message = Message(
