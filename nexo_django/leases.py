@@ -20,7 +20,9 @@ from weakref import WeakValueDictionary
 from django.db import connections
 
 from nexo_django import conf
+from nexo_django.models import compiled
 from nexo_django.models.clock import DatabaseTime
+from nexo_django.models.querysets import ChatQuerySet
 
 logger = logging.getLogger(__name__)
 
@@ -42,29 +44,30 @@ class Lease:
 
     def claim(self, only: Mapping[str, Any], **changes: Any) -> bool:
         """Take the lease if it is free or has run out, and the row is `only` like that."""
-        free = self._row().free().filter(**only)
-        return bool(free.update(**claimed(self.token), cancel_turn=None, **changes))
+        after = {**claimed(self.token), "cancel_turn": None, **changes}
+        return self._update(only, after, among=ChatQuerySet.free)
 
     def renew(self, only: Mapping[str, Any] | None = None, **changes: Any) -> bool:
         """Renew the lease if it is still ours: the fence that every write begins with."""
-        mine = self._row().filter(lease_token=self.token, **(only or {}))
-        return bool(mine.update(lease_expires_at=expiry(), **changes))
+        after = {"lease_expires_at": expiry(), **changes}
+        return self._update({"lease_token": self.token, **(only or {})}, after)
 
     def read(self, *names: str) -> tuple[Any, ...] | None:
         """Read columns of the chat, or None if the lease is no longer ours."""
         found: tuple[Any, ...] | None
-        found = self._row().filter(lease_token=self.token).values_list(*names).first()
+        row = self.chats.objects.using(self.alias).filter(pk=self.chat_id).order_by()
+        found = row.filter(lease_token=self.token).values_list(*names).first()
         return found
 
     def release(self) -> None:
         """Give the lease back, if it is still ours."""
         _heart.drop(self)
         if not self.lost:
-            mine = self._row().filter(lease_token=self.token)
-            mine.update(lease_token="", lease_expires_at=None)
+            self._update({"lease_token": self.token}, {"lease_token": "", "lease_expires_at": None})
 
-    def _row(self) -> Any:
-        return self.chats.objects.using(self.alias).filter(pk=self.chat_id).order_by()
+    def _update(self, only: Mapping[str, Any], changes: Mapping[str, Any], **more: Any) -> bool:
+        where = {"pk": self.chat_id, **only}
+        return bool(compiled.update(self.chats, self.alias, where, changes, **more))
 
 
 def expiry() -> DatabaseTime:
@@ -101,6 +104,8 @@ class _Heart:
         self.held: WeakValueDictionary[str, Lease] = WeakValueDictionary()
         self.thread: threading.Thread | None = None
         self.woken = threading.Event()
+        # What LEASE_SECONDS was when the thread began to wait.
+        self.period = 0.0
 
     def hold(self, lease: Lease) -> None:
         with self.lock:
@@ -108,7 +113,9 @@ class _Heart:
             if self.thread is None or not self.thread.is_alive():
                 self.thread = threading.Thread(target=self._run, name="nexo-leases", daemon=True)
                 self.thread.start()
-        # A setting may have changed since the thread began to wait.
+            elif self.period == conf.get("LEASE_SECONDS"):
+                return
+        # The setting has changed since the thread began to wait.
         self.woken.set()
 
     def drop(self, lease: Lease) -> None:
@@ -118,7 +125,8 @@ class _Heart:
     def _run(self) -> None:
         last = time.monotonic()
         while True:
-            left = last + conf.get("LEASE_SECONDS") / 3 - time.monotonic()
+            self.period = conf.get("LEASE_SECONDS")
+            left = last + self.period / 3 - time.monotonic()
             if left > 0:
                 self.woken.wait(left)
                 self.woken.clear()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
 from django.db import models, router, transaction
-from django.db.models import F, Q
+from django.db.models import Q
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -15,7 +15,8 @@ from nexo_django.exceptions import NotSupported
 from nexo_django.messages import SYSTEM
 from nexo_django.messages import Message as Value
 from nexo_django.messages import ToolCall as CallValue
-from nexo_django.models import usage, values
+from nexo_django.models import compiled, usage, values
+from nexo_django.models.compiled import Add
 from nexo_django.models.fields import ExactJSONField
 from nexo_django.models.querysets import COUNTED, MessageQuerySet
 from nexo_django.sanitize import clean_message
@@ -190,8 +191,8 @@ class AbstractMessage(models.Model):
     def withdrawal(self) -> dict[str, Any]:
         """Give what the chat's totals lose with this message; what was used stays used."""
         return {
-            "message_count": F("message_count") - 1,
-            "token_count": F("token_count") - self.token_count,
+            "message_count": Add(-1),
+            "token_count": Add(-self.token_count),
         }
 
     def _ready(self) -> None:
@@ -206,8 +207,8 @@ class AbstractMessage(models.Model):
         used = {field.attname: getattr(self, field.attname) for field in self._meta.concrete_fields}
         now = timezone.now()
         return {
-            "message_count": F("message_count") + 1,
-            "token_count": F("token_count") + self.token_count,
+            "message_count": Add(1),
+            "token_count": Add(self.token_count),
             "last_message_at": now,
             "updated": now,
             **usage.moves(used),
@@ -224,29 +225,31 @@ class AbstractMessage(models.Model):
         """Put another text in the system message's place."""
         before = self.token_count
         self._ready()
-        changes = {"token_count": F("token_count") + self.token_count - before}
+        changes = {"token_count": Add(self.token_count - before)}
         using = kwargs.get("using") or router.db_for_write(type(self), instance=self)
         with transaction.atomic(using=using, savepoint=False):
             if self.place is None:
-                self._chat(using).update(**changes)
+                self._move(using, changes)
             else:
                 self.place(changes)
             super().save(*args, **{**kwargs, "using": using})
 
     def _take_place(self, totals: dict[str, Any], using: str) -> int:
         """Take the chat's next position; the UPDATE holds the row, so that it is ours."""
-        chat = self._chat(using)
         if self.role == SYSTEM:
-            chat.update(**totals)
+            self._move(using, totals)
             return 0
         reserved = 1 + len(self.new_calls)
-        chat.update(next_position=F("next_position") + reserved, **totals)
+        self._move(using, {"next_position": Add(reserved), **totals})
+        chat = self._chats()._base_manager.using(using).filter(pk=self.chat_id)
         after: int = chat.values_list("next_position", flat=True).get()
         return after - reserved
 
-    def _chat(self, using: str) -> Any:
-        chats: Any = self._meta.get_field("chat").related_model
-        return chats._base_manager.using(using).filter(pk=self.chat_id)
+    def _move(self, using: str, changes: dict[str, Any]) -> None:
+        compiled.update(self._chats(), using, {"pk": self.chat_id}, changes)
+
+    def _chats(self) -> Any:
+        return self._meta.get_field("chat").related_model
 
     def _announce(self, using: str) -> None:
         sender = type(self)

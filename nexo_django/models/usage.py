@@ -7,10 +7,10 @@ from decimal import Decimal
 from typing import Any
 
 from django.db import models
-from django.db.models import F
 from django.utils.translation import gettext_lazy as _
 
 from nexo_django.messages import COUNTS, Usage
+from nexo_django.models.compiled import Add
 
 MOST = 2**31 - 1
 COST_DIGITS, COST_PLACES = 20, 12
@@ -60,10 +60,10 @@ def columns(usage: Usage) -> dict[str, Any]:
 def moves(columns: Mapping[str, Any]) -> dict[str, Any]:
     """Give what a message's usage columns add to the sums."""
     names = [f"{name}_tokens" for name in COUNTS]
-    changes: dict[str, Any] = {n: F(n) + columns[n] for n in names if columns[n]}
+    changes: dict[str, Any] = {n: Add(columns[n]) for n in names if columns[n]}
     if columns["cost"] is None:
         if columns["input_tokens"] or columns["output_tokens"]:
             changes["cost"] = None
     elif columns["cost"]:
-        changes["cost"] = F("cost") + columns["cost"]
+        changes["cost"] = Add(columns["cost"])
     return changes

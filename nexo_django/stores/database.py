@@ -23,6 +23,7 @@ from nexo_django.leases import Lease
 from nexo_django.messages import ASSISTANT, Message, Usage
 from nexo_django.models import Model, Tables, tables
 from nexo_django.models.clock import DatabaseTime
+from nexo_django.models.compiled import select
 from nexo_django.stores import database_claim as claim
 from nexo_django.stores import database_compaction, database_outputs, removal, rows
 from nexo_django.stores.base import (
@@ -171,9 +172,8 @@ class DatabaseChat:
 
     def _find(self) -> Any:
         """Read the chat's row, its lease as the database's clock sees it."""
-        chats = self._rows().select_related("model", "current_compaction__summary")
-        undone = database_compaction.last_undone(self.tables, self.alias)
-        return chats.annotate(now=DatabaseTime(), undone_position=undone).first()
+        address = {"agent_name": self.agent_name, "instance_id": self.instance_id}
+        return next(iter(select(_chat, self.alias, self.tables, **address)), None)
 
     def _rows(self) -> Any:
         chats = self.tables.chat.objects.using(self.alias).order_by()
@@ -310,6 +310,13 @@ class DatabaseChat:
 
     def _name(self) -> str:
         return f"{brief(self.agent_name)} for {brief(self.instance_id)}"
+
+
+def _chat(alias: str, tables: Tables, **address: Any) -> Any:
+    chats = tables.chat.objects.using(alias).filter(**address).order_by()
+    chats = chats.select_related("model", "current_compaction__summary")
+    undone = database_compaction.last_undone(tables, alias)
+    return chats.annotate(now=DatabaseTime(), undone_position=undone)
 
 
 def _busy_for(chat: Any) -> float | None:

@@ -27,7 +27,7 @@ from nexo_django.messages import (
     ToolCall,
     Usage,
 )
-from nexo_django.models import Tables
+from nexo_django.models import Tables, compiled
 from nexo_django.models.tool_call import OPEN, CallStatus
 from nexo_django.models.values import message_value
 from nexo_django.sanitize import clean_message, clean_text
@@ -316,10 +316,11 @@ class DatabaseTurn:
             changes["finished"] = timezone.now()
         if self.row.pk is None:
             return
-        turns = self.tables.turn._base_manager.using(self.alias)
         # A commit whose confirmation was lost may have settled it already.
-        running = turns.filter(pk=self.row.pk, status=RUNNING)
-        running.update(status=status, **sums, **changes)
+        running = {"pk": self.row.pk, "status": RUNNING}
+        compiled.update(
+            self.tables.turn, self.alias, running, {"status": status, **sums, **changes}
+        )
 
     def _calls(self) -> Any:
         return self.tables.tool_call._base_manager.using(self.alias)

@@ -28,6 +28,7 @@ def main() -> int:
     parser.add_argument("--counted", type=int, nargs="+", default=[10, 10_000])
     parser.add_argument("--turns", type=int, default=200)
     parser.add_argument("--database", help="a database URL; default: a new SQLite file")
+    parser.add_argument("--show", action="store_true", help="print the counted statements")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["DATABASE_URL"] = options.database or f"sqlite:///{folder}/bench.sqlite3"
@@ -47,7 +48,7 @@ def _measure(options: argparse.Namespace) -> int:
 
         floor.create()
         worst = max(_ratio(size, options.turns) for size in options.sizes)
-        counts = [_statements(size) for size in options.counted]
+        counts = [_statements(size, options.show) for size in options.counted]
     finally:
         teardown_databases(old, verbosity=0)
     same = len(set(counts)) == 1
@@ -73,7 +74,7 @@ def _ratio(size: int, turns: int) -> float:
     return ratio
 
 
-def _statements(size: int) -> int:
+def _statements(size: int, show: bool) -> int:
     from django.db import connection
     from django.test.utils import CaptureQueriesContext
 
@@ -82,7 +83,7 @@ def _statements(size: int) -> int:
     with CaptureQueriesContext(connection) as captured:
         _session(size).prompt("counted")
     print(f"{size:>6} messages: {len(captured)} statements a turn")
-    if "-v" in sys.argv:
+    if show:
         print(*(query["sql"][:160] for query in captured), sep="\n")
     return len(captured)
 
