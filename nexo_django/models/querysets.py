@@ -51,31 +51,21 @@ class MessageQuerySet(models.QuerySet[Any]):
     """Messages, in the order of their positions."""
 
     def view(self, chat: AbstractChat) -> Self:
-        """Keep what the model sees of a chat: see `shown`."""
-        return self.shown(chat, chat.current_compaction)
+        """Keep what the model sees of a chat.
 
-    def shown(
-        self,
-        chat: AbstractChat,
-        compaction: AbstractCompaction | None,
-        as_of: int | None = None,
-    ) -> Self:
-        """Keep what the model sees of a chat with a compaction, or without any.
-
-        The system message, what stands for the earlier rows, and the rows from the boundary
-        on, up to `as_of`. What stands for rows in another compaction is not shown.
+        The system message, what stands for the earlier rows in the current compaction, and
+        the rows from its boundary on. What stands for rows in another is not shown.
         """
+        current = chat.current_compaction
+        shown = Q(position__in=fronts(current)) | self.behind(chat, current)
+        return self.filter(shown, chat=chat).order_by("position")
+
+    def behind(self, chat: AbstractChat, compaction: AbstractCompaction | None) -> Q:
+        """Tell the rows from the boundary on that are shown."""
         kept = self.said(chat)
-        if as_of is not None:
-            kept &= Q(position__lte=as_of)
-        first = [0]
         if compaction is not None:
-            kept &= Q(position__gte=compaction.first_kept_position)
-            kept &= outside(compaction)
-            if compaction.summary is not None:
-                first.append(compaction.summary.position)
-        # Positions only: with another column here, every row of the chat would be read.
-        return self.filter(Q(position__in=first) | kept, chat=chat).order_by("position")
+            kept &= Q(position__gte=compaction.first_kept_position) & outside(compaction)
+        return kept
 
     def said(self, chat: AbstractChat) -> Q:
         """Tell rows of the conversation from those that stand for others in some view."""
@@ -91,6 +81,12 @@ class MessageQuerySet(models.QuerySet[Any]):
                 f"Stored messages are never changed; {', '.join(sorted(refused))} can't be updated."
             )
         return super().update(**changes)
+
+
+def fronts(compaction: AbstractCompaction | None) -> list[int]:
+    """Give the positions of what is shown before the boundary: the system's, the summary's."""
+    stands = None if compaction is None else compaction.summary
+    return [0] if stands is None else [0, stands.position]
 
 
 def outside(compaction: AbstractCompaction | None, field: str = "position") -> Q:

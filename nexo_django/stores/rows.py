@@ -9,7 +9,7 @@ from typing import Any
 from django.db.models import Q
 
 from nexo_django.messages import SYSTEM, USER, Message
-from nexo_django.models.querysets import outside
+from nexo_django.models.querysets import fronts, outside
 from nexo_django.models.values import message_value
 
 BATCH = 500
@@ -66,11 +66,15 @@ def view_as_of(chat: Any, messages: Any, position: int) -> Rows:
 
 
 def _shown(chat: Any, messages: Any, compaction: Any, as_of: int | None = None) -> Rows:
-    rows = messages.shown(chat, compaction, as_of)
+    rows = messages.filter(messages.behind(chat, compaction), chat=chat).order_by("position")
+    if as_of is not None:
+        rows = rows.filter(position__lte=as_of)
     if compaction is None:
         return _rows(list(rows), messages)
     places = [int(place) for place in compaction.rewrites or ()]
-    found = list(rows.exclude(position__in=places))
+    # Asked apart: in one query with the rows, SQLite would look at the whole history.
+    found = list(messages.filter(chat=chat, position__in=fronts(compaction)))
+    found += rows.exclude(position__in=[*fronts(compaction), *places])
     if places:
         # What they said is not read: it may be large, and something else is shown for it.
         found += rows.filter(position__in=places).only("chat", "position", "role", "answers")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nexo_django.compaction import CompactionPipeline, Summarize
+from nexo_django.compaction import CompactionPipeline, Summarize, record
 from nexo_django.completion import LiteLLMCompletion, offline
 from nexo_django.exceptions import TurnCancelled
 from nexo_django.messages import Message
@@ -107,17 +107,17 @@ def test_it_never_takes_its_own_words_or_a_result_for_facts() -> None:
     assert offline.answer(messages)[0] == "I do not know your name."
 
 
-@pytest.mark.parametrize(
-    "asked_for", ["Summarise the conversation.", "You write the summary of what was said."]
-)
-def test_a_summary_keeps_what_it_replaced(asked_for: str) -> None:
-    prompt = Message("system", asked_for)
+def test_a_summary_keeps_what_it_replaced() -> None:
+    prompt = Message("system", record.prompt(100, None))
     history = Message("user", "[user] My name is Mac.\n[assistant] Noted. Your name is Mac.")
     text, _ = offline.answer([prompt, history])
     assert text == "Your name is Mac. The user began with: My name is Mac."
     summary = Message("user", text, kind="summary")
     answer, _ = offline.answer([summary, Message("user", "What is my name?")])
     assert answer == "Your name is Mac."
+    # An agent's own instructions are no request for a summary of the conversation.
+    answer, _ = offline.answer([Message("system", "Write a summary."), Message("user", "Hello")])
+    assert answer.endswith("You said: Hello")
 
 
 @pytest.mark.parametrize("text", ["Hello", "help", "Who are you?", "Write a poem"])

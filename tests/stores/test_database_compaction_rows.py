@@ -82,7 +82,7 @@ def test_what_a_rewritten_row_said_is_not_read() -> None:
     turn.close()
     with CaptureQueriesContext(connection) as captured:
         assert chat.view()[-1] == short
-    assert len(captured) == 4
+    assert len(captured) == 5
     read = loaded(chat)
     assert all("content" in row.get_deferred_fields() for row in read.messages if row.answers_id)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from nexo_django import conf
 from nexo_django.exceptions import InvalidArguments, ToolError
 from nexo_django.pipeline import Env
+from nexo_django.sanitize import clean_text
 from nexo_django.tools import read_output
 from nexo_django.truncation import page
 
@@ -33,7 +34,7 @@ TEXTS = st.one_of(
     st.text(max_size=500),
     st.lists(st.text(max_size=30), max_size=60).map("\n".join),
     st.tuples(st.text(min_size=1, max_size=5), st.integers(1, 4000)).map(lambda t: t[0] * t[1]),
-)
+).map(clean_text)
 
 
 @settings(deadline=None, max_examples=50)
