@@ -10,8 +10,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from nexo_django import conf
 from nexo_django.exceptions import (
@@ -36,7 +35,7 @@ from nexo_django.stores.base import (
     TurnRequest,
 )
 from nexo_django.stores.contents import Contents, Turn, settles, total
-from nexo_django.stores.outputs import Outputs
+from nexo_django.stores.held import Held
 from nexo_django.stores.parts import Part, history, undone
 from nexo_django.stores.parts import as_of as seen_at
 from nexo_django.transcript import distinct, interrupted_result
@@ -48,58 +47,6 @@ logger = logging.getLogger(__name__)
 
 # What a key gives again; every other status means that the turn can go on.
 OUTCOMES = (DONE, TURN_LIMIT, CANCELLED)
-
-
-class Held(Protocol):
-    """A chat whose lease is held: its contents, and where more is written.
-
-    Each write is committed when the method returns, and leaves `contents` alone.
-    """
-
-    contents: Contents
-
-    @property
-    def outputs(self) -> Outputs:
-        """Where whole outputs of tools are kept."""
-
-    @property
-    def lock(self) -> AbstractContextManager[Any]:
-        """What a change of the contents is made under; re-entrant."""
-
-    def owned(self) -> bool:
-        """Whether the lease is still held."""
-
-    def begin(self, turn: Turn, prompts: list[Message]) -> None:
-        """Write a new turn and its prompt, both or neither."""
-
-    def message(self, message: Message) -> None:
-        """Write a message."""
-
-    def turn(self, turn: Turn) -> None:
-        """Write a turn's status and outcome."""
-
-    def started(self, turn: Turn, call: tuple[str, int]) -> None:
-        """Write that a call starts to run."""
-
-    def cancelled(self, number: int) -> bool:
-        """Whether that turn was asked to stop."""
-
-    @property
-    def made(self) -> int:
-        """How many of the messages a compaction left, or its undoing brought back."""
-
-    @property
-    def index(self) -> int:
-        """Which of the parts the contents are of."""
-
-    def parts(self) -> list[Part]:
-        """Give all that was kept, by compactions."""
-
-    def replace(self, part: Part) -> None:
-        """Begin a part, which is its `made` messages so far; the one before is kept."""
-
-    def release(self) -> None:
-        """Give the lease back; may be called twice and never raises."""
 
 
 class LocalTurn:
