@@ -158,8 +158,9 @@ class Message:
 
     @property
     def says_something(self) -> bool:
-        """Whether the message has text, parts or calls: what a provider accepts."""
-        return bool(self.calls or self.parts or (self.content and self.content.strip()))
+        """Whether the message has text, calls or a part that is not blank: what a provider accepts."""
+        has_text = bool(self.content and self.content.strip())
+        return has_text or bool(self.calls) or not all(map(is_blank, self.parts or ()))
 
     def replace(self, **changes: Any) -> Message:
         """Give a copy with some fields changed."""
@@ -210,6 +211,14 @@ MESSAGE_KEYS: dict[str, Any] = {
     "model": None,
     "finish_reason": None,
 }
+
+
+def is_blank(part: Any) -> bool:
+    """Whether a part is a text part without text, which providers refuse."""
+    if not isinstance(part, Mapping) or part.get("type") != "text":
+        return False
+    text = part.get("text")
+    return not (isinstance(text, str) and text.strip())
 
 
 def _check(data: Any, what: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nexo_django.exceptions import brief
-from nexo_django.messages import USER, Message
+from nexo_django.messages import USER, Message, is_blank
 from nexo_django.sanitize import clean_message, clean_text
 
 MAX_INSTANCE_ID = 191
@@ -35,12 +35,13 @@ def prompt(value: Any, max_bytes: int) -> Message:
     """Give a prompt as a user message, or raise TypeError or ValueError.
 
     `value` is text, or a list of parts such as `{"type": "text", "text": "..."}` and
-    `{"type": "image_url", "image_url": {"url": "https://..."}}`.
+    `{"type": "image_url", "image_url": {"url": "https://..."}}`. Blank text parts are left out.
     """
     if isinstance(value, str):
         message = Message(USER, value)
     elif isinstance(value, list | tuple) and value:
-        message = Message(USER, _text_of(value), parts=tuple(_part(part) for part in value))
+        parts = [part for part in map(_part, value) if not is_blank(part)]
+        message = Message(USER, _text_of(parts), parts=tuple(parts) or None)
     else:
         raise TypeError(
             f"A prompt is text or a list of parts, not {brief(value)}."

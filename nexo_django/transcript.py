@@ -20,6 +20,7 @@ from nexo_django.messages import (
     USER,
     Message,
     ToolCall,
+    is_blank,
 )
 from nexo_django.sanitize import clean_json, clean_text
 
@@ -115,14 +116,14 @@ def repaired(messages: Sequence[Message], *, keep_open: bool = False) -> list[Me
 def sendable(messages: Sequence[Message]) -> list[Message]:
     """Give the messages that a provider gets, in its order.
 
-    What says nothing is left out, an empty result says so, and the results of parallel calls
-    come in call order.
+    What says nothing is left out, be it a message or a text part, an empty result says so,
+    and the results of parallel calls come in call order.
     """
     sent: list[Message] = []
     for group in _groups(messages):
-        head = messages[group.start]
+        head, *_ = step = [_without_blanks(messages[i]) for i in group]
         order = {call.id: index for index, call in enumerate(head.calls)}
-        results = [messages[i] for i in group if messages[i].role == TOOL]
+        results = [m for m in step if m.role == TOOL]
         results.sort(key=lambda m: order.get(m.tool_call_id or "", len(order)))
         if head.role != TOOL and head.says_something:
             sent.append(head)
@@ -155,6 +156,8 @@ def problem(messages: Sequence[Message]) -> str | None:
             return f"{where}: a system message that is not the first message"
         if not message.says_something:
             return f"{where}: empty"
+        if any(map(is_blank, message.parts or ())):
+            return f"{where}: an empty text part"
         if message.role != SYSTEM and not began and message.role != USER:
             return f"{where}: the conversation does not begin with a user message"
         began = began or message.role == USER
@@ -211,6 +214,13 @@ def _answering(result: Message, call: ToolCall) -> Message:
 
 def _without_calls(message: Message) -> Message:
     return message.replace(tool_calls=None) if message.calls else message
+
+
+def _without_blanks(message: Message) -> Message:
+    if not any(map(is_blank, message.parts or ())):
+        return message
+    kept = tuple(part for part in message.parts or () if not is_blank(part))
+    return message.replace(parts=kept or None)
 
 
 def _key(id_: object) -> str:

@@ -139,6 +139,9 @@ def test_what_is_no_message_is_refused_with_a_reason(data: Any) -> None:
         (Message(ASSISTANT), False),
         (Message(ASSISTANT, tool_calls=[ToolCall("a", "f")]), True),
         (Message(USER, parts=[{"type": "image"}]), True),  # type: ignore[arg-type]
+        (Message(USER, parts=({"type": "text", "text": "x"},)), True),
+        (Message(USER, parts=({"type": "text", "text": " \n"}, {"type": "text"})), False),
+        (Message(USER, parts=({"type": "text", "text": ""}, {"type": "image"})), True),
     ],
 )
 def test_says_something(message: Message, says: bool) -> None:

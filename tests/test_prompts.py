@@ -71,10 +71,20 @@ def test_what_is_no_prompt_is_a_type_error(value):
         prompts.prompt(value, 100)
 
 
-@pytest.mark.parametrize("value", ["", "  \n"])
+@pytest.mark.parametrize(
+    "value",
+    ["", "  \n", [{"type": "text", "text": ""}], [{"type": "text", "text": " \n"}] * 2],
+)
 def test_an_empty_prompt_is_a_value_error(value):
     with pytest.raises(ValueError, match="empty"):
         prompts.prompt(value, 100)
+
+
+def test_blank_parts_are_left_out_of_a_prompt():
+    blank, image = {"type": "text", "text": " "}, {"type": "image", "id": 1}
+    said = {"type": "text", "text": "see"}
+    assert prompts.prompt([blank, said, image], 1000) == Message("user", "see", parts=(said, image))
+    assert prompts.prompt([blank, image], 1000) == Message("user", None, parts=(image,))
 
 
 def test_a_prompt_over_the_limit_names_the_limit_and_the_fix():

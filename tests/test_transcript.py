@@ -316,3 +316,19 @@ def test_a_request_of_any_list_is_one_that_a_provider_takes(messages):
 @given(valid_lists())
 def test_a_request_of_a_valid_list_is_the_list(messages):
     assert request(messages) == sendable(messages)
+
+
+def test_blank_text_parts_are_not_sent() -> None:
+    blank, image = {"type": "text", "text": " "}, {"type": "image", "id": 1}
+    stored = [ASK, DONE, Message(USER, parts=(blank,)), Message(USER, parts=(blank, image))]
+    assert problem(stored) == "message 2 (user): empty"
+    assert problem([Message(USER, parts=(blank, image))]) == "message 0 (user): an empty text part"
+    assert sendable(stored) == [ASK, DONE, Message(USER, parts=(image,))]
+    assert problem(request(stored)) is None
+
+
+def test_a_stored_prompt_of_a_blank_part_is_mended() -> None:
+    stored = [Message(USER, parts=({"type": "text", "text": ""},)), DONE, ASK]
+    sent = request(stored)
+    assert problem(sent) is None
+    assert sent[-2:] == [DONE, ASK]

@@ -15,7 +15,7 @@ from typing import Any
 
 from nexo_django.completion import providers
 from nexo_django.completion.answer import SIGNATURE_IN_ID
-from nexo_django.messages import ASSISTANT, TOOL, Message, ToolCall
+from nexo_django.messages import ASSISTANT, TOOL, Message, ToolCall, is_blank
 from nexo_django.sanitize import clean_json, clean_text
 
 NOTHING = "(empty)"
@@ -113,10 +113,11 @@ def _call(call: ToolCall, ids: _Ids, own: bool) -> dict[str, Any]:
 
 def _content(message: Message) -> str | list[dict[str, Any]]:
     text = _text(message)
-    if not message.parts:
+    parts = [clean_json(part) for part in message.parts or () if not is_blank(part)]
+    if not parts:
         return text
     first = [{"type": "text", "text": text}] if text else []
-    return first + [clean_json(part) for part in message.parts]
+    return first + parts
 
 
 def _text(message: Message) -> str:

@@ -138,6 +138,16 @@ def test_parts_come_after_the_text() -> None:
     assert sent["content"] == [image]
 
 
+def test_blank_text_parts_are_left_out() -> None:
+    image = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+    blank = {"type": "text", "text": " "}
+    both = Message("user", None, parts=(blank, image))
+    (sent,) = to_wire([both], "openai", "openai/gpt-4o")
+    assert sent["content"] == [image]
+    (sent,) = to_wire([Message("user", None, parts=(blank,))], "openai", "openai/gpt-4o")
+    assert sent["content"] == "(empty)"
+
+
 def test_the_order_of_stored_keys_changes_nothing() -> None:
     def sent(arguments: dict[str, Any]) -> str:
         call = ToolCall("c", "weather", arguments)
