@@ -7,9 +7,11 @@ never from a stored row: a resumed session gains nothing.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+from django.utils.functional import Promise
 
 from nexo_django import conf, registry
 from nexo_django.completion import LiteLLMCompletion
@@ -23,9 +25,10 @@ from nexo_django.middleware import (
     ToolResultLoop,
 )
 from nexo_django.pipeline import App, Pipeline
+from nexo_django.sanitize import clean_text
 from nexo_django.tools import Tool, read_output, resolve
 
-MAX_NAME = 100
+MAX_NAME, MAX_MODEL_ID = 100, 255
 
 # What an agent may declare here later, and the only value that is honoured today.
 LATER: dict[str, Any] = {
@@ -80,6 +83,8 @@ class Agent:
                 f"{cls.__qualname__}.name is {brief(name)}; it must be 1 to {MAX_NAME} characters."
             )
         cls.name = name
+        if "tools" in cls.__dict__:
+            cls.tools = _listed(cls.tools)
         if not cls.abstract:
             registry.register(cls)
 
@@ -90,7 +95,7 @@ class Agent:
                     f"{type(self).__name__} takes no argument {key!r}; it takes "
                     f"{', '.join(OVERRIDES)}. Define __init__ to take others."
                 )
-            setattr(self, key, value)
+            setattr(self, key, _listed(value) if key == "tools" else value)
 
     @property
     def model_id(self) -> str:
@@ -106,9 +111,14 @@ class Agent:
     def system_text(self, context: Context) -> str:
         """Give the instructions as text, calling them when they are callable."""
         declared = inspect.getattr_static(self, "instructions")
-        if isinstance(declared, str):
-            return declared
-        text = _called(self, declared, context)
+        if isinstance(declared, property):
+            declared = self.instructions
+        if not _is_text(declared):
+            _refuse_uncallable(self, declared)
+        text = declared if _is_text(declared) else _called(self, declared, context)
+        if text is None or isinstance(text, Promise):
+            # A lazy translation is said in the language that is active now.
+            return "" if text is None else str(text)
         if not isinstance(text, str):
             raise ConfigurationError(
                 f"{type(self).__name__}.instructions gave {brief(text)}; they must give text."
@@ -160,7 +170,14 @@ class Agent:
             raise ConfigurationError(
                 f"{type(self).__name__}.max_turns is {brief(self.max_turns)}; it must be at least 1."
             )
-        _ = self.model_id
+        declared = inspect.getattr_static(self, "instructions")
+        if not isinstance(declared, property) and not _is_text(declared):
+            _refuse_uncallable(self, declared)
+        if len(self.model_id) > MAX_MODEL_ID or clean_text(self.model_id) != self.model_id:
+            raise ConfigurationError(
+                f"{type(self).__name__}.model is {brief(self.model_id)}; a model's id is at most "
+                f"{MAX_MODEL_ID} characters, without NUL and halves of surrogate pairs."
+            )
 
     def close(self) -> None:
         """Give back what the agent holds; may be called twice."""
@@ -173,10 +190,26 @@ def _called(agent: Agent, declared: Any, context: Context) -> Any:
     """Call instructions that are a method `(self, context)` or a function `(context)`."""
     if isinstance(declared, staticmethod | classmethod):
         return declared.__get__(agent, type(agent))(context)
-    if inspect.isfunction(declared) and len(inspect.signature(declared).parameters) > 1:
-        return declared(agent, context)
-    if not callable(declared):
+    if "instructions" not in vars(agent) and inspect.isfunction(declared):
+        needed = [
+            p for p in inspect.signature(declared).parameters.values() if p.default is p.empty
+        ]
+        if len(needed) > 1:
+            return declared(agent, context)
+    return declared(context)
+
+
+def _refuse_uncallable(agent: Agent, declared: Any) -> None:
+    if not callable(declared) and not isinstance(declared, classmethod):
         raise ConfigurationError(
             f"{type(agent).__name__}.instructions is {brief(declared)}; give text or a callable."
         )
-    return declared(context)
+
+
+def _is_text(declared: Any) -> bool:
+    return declared is None or isinstance(declared, str | Promise)
+
+
+def _listed(tools: Any) -> Any:
+    """Keep tools that come from a generator for more than one turn."""
+    return tuple(tools) if isinstance(tools, Iterator) else tools

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 SYSTEM, USER, ASSISTANT, TOOL = ROLES = ("system", "user", "assistant", "tool")
 NORMAL, SUMMARY, NOTICE = KINDS = ("normal", "summary", "notice")
@@ -163,7 +163,9 @@ class Message:
         return has_text or bool(self.calls) or not all(map(is_blank, self.parts or ()))
 
     def replace(self, **changes: Any) -> Message:
-        """Give a copy with some fields changed."""
+        """Give a copy with some fields changed; its count goes with what was counted."""
+        if not changes.keys() <= UNCOUNTED:
+            changes.setdefault("token_count", None)
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -221,6 +223,10 @@ def is_blank(part: Any) -> bool:
     return not (isinstance(text, str) and text.strip())
 
 
+# What does not change how many tokens a message takes.
+UNCOUNTED = {"usage", "kind", "status", "mark", "position", "token_count"}
+
+
 def _check(data: Any, what: str) -> None:
     """Raise for what is no dictionary; a line of a file may be any JSON."""
     if not isinstance(data, Mapping):
@@ -272,6 +278,16 @@ class MessageLog(list[Message]):
         for message in messages:
             self.append(message)
 
+    def __iadd__(self, messages: Iterable[Message]) -> Self:  # type: ignore[misc, override]
+        self.extend(messages)
+        return self
+
+    def insert(self, index: Any, message: Message) -> None:
+        """Refuse to put a message between others once each is committed in its order."""
+        if self.recorder is not None:
+            raise TypeError("Messages are committed in order: append() them to env.messages.")
+        super().insert(index, message)
+
     def user(self, content: str, **fields: Any) -> None:
         """Append a user message."""
         self.append(Message(USER, content, **fields))
@@ -291,4 +307,4 @@ class MessageLog(list[Message]):
             stored = Message(SYSTEM, text)
         self[:] = [message for message in self if message.role != SYSTEM]
         if stored is not None:
-            self.insert(0, stored)
+            super().insert(0, stored)

@@ -41,6 +41,14 @@ class Env:
     deadline: float | None = None
     hooks: Mapping[str, list[Hook]] = field(default_factory=dict)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        # A layer may put another list in place; what is appended to it is committed as well.
+        if name == "messages" and not isinstance(value, MessageLog):
+            before = self.__dict__.get("messages")
+            value = MessageLog(value)
+            value.recorder = before.recorder if before is not None else None
+        super().__setattr__(name, value)
+
     @property
     def reply(self) -> Message | None:
         """The last message if the model wrote it."""

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from asgiref.sync import sync_to_async
+
 from nexo_django import conf
 from nexo_django.connections import release_thread
+from nexo_django.middleware.parallel import in_transaction
 
 T = TypeVar("T")
 
+_inside: contextvars.ContextVar[bool] = contextvars.ContextVar("nexo_in_pool", default=False)
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
 _size = 0
@@ -46,8 +51,13 @@ async def in_pool(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Run a function in the pool, with this task's context variables, and await it.
 
     A cancelled task does not stop the function: what it has begun is finished and stored.
+    In a test's transaction it runs in the thread that has the transaction.
     """
+    if await in_test_thread():
+        return await sync_to_async(function, thread_sensitive=True)(*args, **kwargs)
     context = contextvars.copy_context()
+    nested = _inside.get()
+    context.run(_inside.set, True)
 
     def work() -> T:
         try:
@@ -55,5 +65,18 @@ async def in_pool(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         finally:
             release_thread()
 
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_executor(), work)
+    # A turn of the pool that waits for another must not wait for a place in it, too.
+    executor = ThreadPoolExecutor(1, thread_name_prefix="nexo-nested") if nested else _executor()
+    try:
+        return await asyncio.get_running_loop().run_in_executor(executor, work)
+    finally:
+        if nested:
+            executor.shutdown(wait=False)
+
+
+async def in_test_thread() -> bool:
+    """Whether a test's transaction is open where Django runs the synchronous code of a test."""
+    utils = sys.modules.get("django.test.utils")
+    if utils is None or not hasattr(utils._TestState, "saved_data"):
+        return False
+    return await sync_to_async(in_transaction, thread_sensitive=True)()

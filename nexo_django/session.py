@@ -21,6 +21,9 @@ from nexo_django.stores.base import StoredChat, TurnRequest
 from nexo_django.stores.choice import default_store
 from nexo_django.turn import Run, compact
 
+# Longer than anybody waits, and still a time that a clock can add.
+LONGEST = 365 * 24 * 3600
+
 
 class Session:
     """A remembering instance of an agent, addressed by `(agent name, instance id)`.
@@ -32,7 +35,6 @@ class Session:
     def __init__(self, agent: Agent, instance_id: Any) -> None:
         self.agent = agent
         self.instance_id = prompts.instance_id(instance_id)
-        self._stored: StoredChat | None = None
 
     @classmethod
     def resume(cls, agent: type[Agent] | str, instance_id: Any, **agent_kwargs: Any) -> Self:
@@ -65,10 +67,8 @@ class Session:
 
     @property
     def stored(self) -> StoredChat:
-        """The store's handle of the chat."""
-        if self._stored is None:
-            self._stored = default_store().chat(self.agent.name, self.instance_id)
-        return self._stored
+        """The store's handle of the chat; the settings say which store, at every use."""
+        return default_store().chat(self.agent.name, self.instance_id)
 
     def prompt(
         self,
@@ -297,7 +297,7 @@ class Session:
         limit = self.agent.max_turns if max_turns is None else max_turns
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
             raise ValueError(f"max_turns is {brief(max_turns)}; it must be at least 1.")
-        if wait is not None and (not isinstance(wait, int | float) or wait < 0):
+        if wait is not None and not _is_wait(wait):
             raise ValueError(f"wait is {brief(wait)}; give seconds, 0 or more.")
         pipeline = self.agent.pipeline()
         check = getattr(pipeline.app, "check", None)
@@ -316,6 +316,10 @@ def _agent_class(agent: Any) -> type[Agent]:
     raise TypeError(
         f"A session is resumed with a subclass of Agent or its registered name, not {brief(agent)}."
     )
+
+
+def _is_wait(wait: Any) -> bool:
+    return isinstance(wait, int | float) and not isinstance(wait, bool) and 0 <= wait <= LONGEST
 
 
 def _refuse_event_loop(verb: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from nexo_django.connections import release_thread
 from nexo_django.events import Event, OnEvent
 from nexo_django.middleware.parallel import in_transaction
-from nexo_django.pool import in_pool
+from nexo_django.pool import in_pool, in_test_thread
 
 Run = Callable[[OnEvent], Any]
 
@@ -84,6 +84,10 @@ def iterate(run: Run) -> Iterator[Event]:
 
 async def aiterate(run: Run) -> AsyncIterator[Event]:
     """See iterate(); the turn runs in the bounded pool."""
+    if await in_test_thread():
+        for told in await in_pool(lambda: list(iterate(run))):
+            yield told
+        return
     loop = asyncio.get_running_loop()
     events: asyncio.Queue[Event | None] = asyncio.Queue()
     feed = _Feed(lambda event: _deliver(loop, events, event))

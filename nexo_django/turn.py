@@ -11,8 +11,8 @@ from nexo_django import conf, events, signals
 from nexo_django.agent import Context
 from nexo_django.compaction import Change
 from nexo_django.events import Events, OnEvent
-from nexo_django.exceptions import LeaseLost, NexoError, NotSupported, TurnCancelled
-from nexo_django.messages import ASSISTANT, Message, MessageLog
+from nexo_django.exceptions import ConfigurationError, NexoError, NotSupported, TurnCancelled
+from nexo_django.messages import ASSISTANT, SYSTEM, Message, MessageLog
 from nexo_django.middleware import DefaultCompactionPipeline
 from nexo_django.pipeline import Env, Pipeline
 from nexo_django.reply import Reply
@@ -48,7 +48,14 @@ class Run:
         Whatever happens, how the turn ended is stored and the lease given back before this
         returns or raises; `done` and `error` are told after that.
         """
-        sink = Events(*([on_event] if on_event else []), keep=False)
+        listener = _Listener(on_event) if on_event else None
+        try:
+            return self._call(Events(*([listener] if listener else []), keep=False), listener)
+        except StopIteration as error:
+            # Neither a generator nor a future may let it out.
+            raise RuntimeError("Something in the turn raised StopIteration.") from error
+
+    def _call(self, sink: Events, listener: _Listener | None) -> Reply:
         turn = self.session.stored.begin(self.request)
         if turn.reply is not None or turn.status != RUNNING:
             return _told(sink, Reply(turn.reply, turn.status, turn.usage, turn=turn.number))
@@ -56,8 +63,8 @@ class Run:
             reply = self._run(turn, sink)
         except BaseException as error:
             self._announce(turn, _ending(error), error)
-            if isinstance(error, Exception):
-                sink.emit(events.ERROR, {"error": type(error).__name__, "message": _text(error)})
+            if listener is not None and isinstance(error, Exception):
+                listener.tell(error)
             raise
         self._announce(turn, reply.status)
         return _told(sink, reply)
@@ -74,8 +81,8 @@ class Run:
             turn.finish(CANCELLED)
             return Reply(_last_answer(log), CANCELLED, turn.usage, turn=turn.number)
         except BaseException as error:
-            if not isinstance(error, LeaseLost):
-                _finish_quietly(turn, _ending(error), error)
+            # Also for a lost lease: it may be another session's, raised in a tool.
+            _finish_quietly(turn, _ending(error), error)
             raise
         finally:
             turn.close()
@@ -97,6 +104,8 @@ class Run:
             metadata={"context": context, "keep_output": turn.keep_output},
             hooks=self._hooks(),
         )
+        _refuse_unstored(env)
+        log[:] = env.messages
         return _status(env)
 
     def _hooks(self) -> dict[str, list[Any]]:
@@ -125,6 +134,40 @@ class Run:
         for receiver, outcome in sent:
             if isinstance(outcome, Exception):
                 logger.error("receiver=%r failed", receiver, exc_info=outcome)
+
+
+class _Listener:
+    """The caller's `on_event`, which is told of an error unless it raised it."""
+
+    def __init__(self, on_event: OnEvent) -> None:
+        self.on_event = on_event
+        self.failed = False
+
+    def __call__(self, type: str, payload: dict[str, Any]) -> None:
+        try:
+            self.on_event(type, payload)
+        except BaseException:
+            self.failed = True
+            raise
+
+    def tell(self, error: Exception) -> None:
+        """Tell of the error that ends the turn; it is raised whatever the listener does."""
+        if self.failed:
+            return
+        try:
+            self(events.ERROR, {"error": type(error).__name__, "message": _text(error)})
+        except Exception:
+            logger.exception("on_event=%r failed", self.on_event)
+
+
+def _refuse_unstored(env: Env) -> None:
+    """Raise for messages that a layer put into the list past the recorder."""
+    lost = sum(m.position is None and m.role != SYSTEM for m in env.messages)
+    if lost:
+        raise ConfigurationError(
+            f"{lost} message(s) of the turn were not stored: a layer of the pipeline must add "
+            f"them with env.messages.append()."
+        )
 
 
 def _status(env: Env) -> str:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 from django.test import override_settings
+from django.utils.translation import gettext_lazy
 
 from nexo_django.agent import Context
 from nexo_django.exceptions import ConfigurationError, NotSupported
@@ -14,6 +15,10 @@ def told(agent):
 
 def by_function(context):
     return f"for {context.instance_id}"
+
+
+def with_default(context, language="en"):
+    return f"for {context.instance_id} in {language}"
 
 
 class ByCall:
@@ -30,6 +35,11 @@ class ByCall:
         (staticmethod(by_function), "for user-1"),
         (classmethod(lambda cls, context: cls.name), "Scripted"),
         (ByCall(), "called for Scripted"),
+        (None, ""),
+        (lambda context: None, ""),
+        (gettext_lazy("Yes"), "Yes"),
+        (property(lambda self: f"I am {self.name}."), "I am Scripted."),
+        (with_default, "for user-1 in en"),
     ],
 )
 def test_instructions_are_text_or_a_callable_of_the_context(instructions, text):
@@ -40,10 +50,26 @@ def test_instructions_given_to_resume_override_the_class():
     assert told(make_agent(instructions="a")(instructions=by_function)) == "for user-1"
 
 
-@pytest.mark.parametrize("instructions", [5, lambda context: None, lambda context: b"x"])
+@pytest.mark.parametrize("instructions", [5, lambda context: 5, lambda context: b"x"])
 def test_instructions_that_are_no_text_are_refused(instructions):
     with pytest.raises(ConfigurationError, match=r"Scripted\.instructions"):
         told(make_agent(instructions=instructions)())
+
+
+def test_wrong_instructions_are_seen_before_a_turn():
+    with pytest.raises(ConfigurationError, match=r"Scripted\.instructions"):
+        make_agent(instructions=5)().check()
+
+
+@pytest.mark.parametrize("model", ["openai/" + "m" * 300, "openai/\ud800", "openai/a\x00"])
+def test_a_model_id_that_can_not_be_stored_is_refused(model):
+    with pytest.raises(ConfigurationError, match="at most 255 characters"):
+        make_agent(model=model)().check()
+
+
+def test_tools_from_a_generator_last_for_every_turn():
+    agent = make_agent()(tools=(tool for tool in [lookup]))
+    assert len(agent.offered()) == len(agent.offered()) == 2
 
 
 def test_an_override_is_of_the_instance_only():

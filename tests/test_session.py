@@ -12,6 +12,7 @@ from django.test import override_settings
 from nexo_django import Session, signals, tool
 from nexo_django.exceptions import (
     AgentNotRegistered,
+    ConfigurationError,
     KeyConflict,
     LimitExceeded,
     NothingToContinue,
@@ -111,7 +112,16 @@ def test_a_bad_prompt_writes_nothing(text):
 
 
 @pytest.mark.parametrize(
-    "options", [{"max_turns": 0}, {"wait": -1}, {"key": ""}, {"max_turns": "2"}]
+    "options",
+    [
+        {"max_turns": 0},
+        {"wait": -1},
+        {"key": ""},
+        {"max_turns": "2"},
+        {"wait": True},
+        {"wait": float("nan")},
+        {"wait": 10**400},
+    ],
 )
 def test_a_bad_option_writes_nothing(options):
     session = Session.resume(make_agent(Script()), "bad")
@@ -488,3 +498,77 @@ def test_compaction_keeps_the_history_and_can_be_undone():
 def test_compacting_what_is_not_there_is_not_found():
     with pytest.raises(SessionNotFound):
         Session.resume(make_agent(Script()), "never").compact()
+
+
+def test_messages_that_a_layer_adds_its_own_way_are_stored():
+    def plus(env):
+        env.messages += [Message("assistant", "by +=")]
+
+    def anew(env):
+        env.messages = list(env.messages)
+        env.messages.append(Message("assistant", "on another list"))
+
+    for number, app in enumerate((plus, anew)):
+        session = Session.resume(make_agent(app), number)
+        assert session.prompt("hi").content == session.history()[-1].content
+
+
+def test_messages_past_the_recorder_are_an_error_and_not_a_reply():
+    def past(env):
+        env.messages[:] = [*env.messages, Message("assistant", "never stored")]
+
+    with pytest.raises(ConfigurationError, match=r"1 message\(s\) of the turn were not stored"):
+        Session.resume(make_agent(past), "past").prompt("hi")
+
+
+def test_a_listener_that_fails_hides_no_error():
+    told = []
+
+    def failing(kind, payload):
+        told.append(kind)
+        raise BrokenPipeError
+
+    session = Session.resume(make_agent(Script(ProviderUnavailable("down"), "hi")), "listener")
+    with pytest.raises(ProviderUnavailable):
+        session.prompt("go", on_event=failing)
+    assert told == ["error"]
+    with pytest.raises(BrokenPipeError):
+        session.prompt("go", on_event=failing)
+    assert told == ["error", "content"]
+
+
+def test_a_stop_iteration_is_an_error_for_every_verb():
+    def stop(env):
+        next(iter(()))
+
+    session = Session.resume(make_agent(stop), "stop")
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        session.prompt("go")
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(session.stream("go"))
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        asyncio.run(asyncio.wait_for(session.aprompt("go"), 60))
+
+
+def test_turns_within_turns_do_not_wait_for_each_others_place(store):
+    helper = make_agent(Script("helped"), name="Helper")
+
+    @tool
+    async def ask() -> str:
+        """Ask the helper."""
+        return (await Session.resume(helper, "inner").aprompt("hi")).content
+
+    session = Session.resume(make_agent(Script(asking(call("ask")), "done"), tools=[ask]), "outer")
+    with override_settings(NEXO={"SESSION_STORE": store, "MAX_IN_FLIGHT": 1}):
+        reply = asyncio.run(asyncio.wait_for(session.aprompt("go"), 120))
+    assert reply.content == "done"
+    assert [m.content for m in session.history() if m.role == "tool"] == ["helped"]
+
+
+def test_the_store_follows_the_settings(store):
+    session = Session.resume(make_agent(Script("one", "two")), "moved")
+    session.prompt("here")
+    other = "memory" if store == "database" else "database"
+    with override_settings(NEXO={"SESSION_STORE": other}):
+        assert session.history() == []
+    assert len(session.history()) == 2
