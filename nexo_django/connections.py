@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from django.db import Error, OperationalError, connections, transaction
@@ -19,6 +19,9 @@ T = TypeVar("T")
 # record, on MariaDB and MySQL.
 _SQLSTATES = ("40P01", "40001", "55P03")
 _ERRNOS = (1213, 1205, 1020)
+# A table or a column that is not there, by sqlstate, by number, and in SQLite's words.
+_MISSING = ("42P01", "42703", 1146, 1054)
+_MISSING_WORDS = ("no such table", "no such column", "has no column named")
 
 
 def release(alias: str, *, close: bool = False) -> None:
@@ -28,14 +31,16 @@ def release(alias: str, *, close: bool = False) -> None:
     CONN_MAX_AGE or broken, and with `close` always: a thread of a tool has no later use of it.
     On SQLite no server has to hold it, and to close the last one costs a checkpoint.
     """
-    connection = connections[alias]
+    connection: Any = connections[alias]
     if connection.connection is None or connection.in_atomic_block:
         return
     pooled = connection.settings_dict.get("OPTIONS", {}).get("pool")
-    if close or pooled:
-        connection.close()
-    elif connection.vendor != "sqlite":
-        connection.close_if_unusable_or_obsolete()
+    # One that the server has closed is gone, even where closing it fails.
+    with suppress(Error, connection.Database.Error):
+        if close or pooled:
+            connection.close()
+        elif connection.vendor != "sqlite":
+            connection.close_if_unusable_or_obsolete()
 
 
 def release_thread() -> None:
@@ -75,19 +80,25 @@ def outside_transaction(alias: str) -> None:
 
 @contextmanager
 def mapped(what: str = "written") -> Iterator[None]:
-    """Turn a database's errors into StoreFailed.
+    """Turn a database's errors into StoreFailed, also those that Django leaves as they are.
 
     Their texts are left out: databases put the values of the row into them.
     """
     try:
         yield
-    except Error as error:
+    except _errors() as error:
         # One that broke would fail this thread's next turn too.
         for connection in connections.all(initialized_only=True):
             release(connection.alias)
+        code = _code(error)
+        failure = f"{type(error).__name__}{'' if code is None else f' {code}'}"
+        if code in _MISSING or (code == "SQLITE_ERROR" and _says(error, *_MISSING_WORDS)):
+            raise StoreFailed(
+                f"The store could not be {what} ({failure}): the database lacks a table or a "
+                f"column that this version has. Run `python manage.py migrate`."
+            ) from None
         raise StoreFailed(
-            f"The store could not be {what} ({type(error).__name__}{_code(error)}); "
-            f"what was committed before is kept."
+            f"The store could not be {what} ({failure}); what was committed before is kept."
         ) from None
 
 
@@ -132,9 +143,19 @@ def _from_test(connection: Any) -> bool:
     return bool(blocks) and getattr(blocks[-1], "_from_testcase", False)
 
 
-def _code(error: Error) -> str:
-    cause: Any = error.__cause__
+def _errors() -> tuple[type[Exception], ...]:
+    """Give Django's class of errors, and the drivers' own."""
+    initialized: list[Any] = connections.all(initialized_only=True)
+    return (Error, *(connection.Database.Error for connection in initialized))
+
+
+def _says(error: BaseException, *words: str) -> bool:
+    return any(text in str(error) for text in words)
+
+
+def _code(error: BaseException) -> Any:
+    cause: Any = error.__cause__ or error
     code = getattr(cause, "sqlstate", None) or getattr(cause, "sqlite_errorname", None)
     if code is None and error.args and isinstance(error.args[0], int):
         code = error.args[0]
-    return "" if code is None else f" {code}"
+    return code

@@ -97,6 +97,39 @@ def test_every_database_error_is_mapped(error: Any) -> None:
 
 
 @real
+def test_a_connection_that_was_closed_under_a_turn() -> None:
+    """A driver's connection that is gone fails one use of the store, and in our own terms."""
+    if connection.vendor == "sqlite":
+        pytest.skip("no server can close it")
+    Chat.objects.exists()
+    assert connection.connection is not None
+    connection.connection.close()
+    with pytest.raises(StoreFailed), connections.short("default"):
+        make_chat()
+    with connections.short("default"):
+        kept = make_chat()
+    assert list(Chat.objects.all()) == [kept]
+
+
+def test_a_drivers_own_error_is_mapped() -> None:
+    with pytest.raises(StoreFailed, match="2006") as caught, connections.mapped():
+        raise connection.Database.OperationalError(2006, "row: (secret)")
+    assert "secret" not in str(caught.value)
+
+
+@real
+@pytest.mark.parametrize("sql", ["SELECT 1 FROM no_such_thing", "SELECT nope FROM {table}"])
+def test_tables_that_are_not_migrated_name_the_way_out(sql: str) -> None:
+    table = connection.ops.quote_name(Chat._meta.db_table)
+    with (
+        pytest.raises(StoreFailed, match=r"Run `python manage\.py migrate`"),
+        connections.short("default"),
+        connection.cursor() as cursor,
+    ):
+        cursor.execute(sql.format(table=table))
+
+
+@real
 def test_the_first_transaction_is_run_again_where_it_met_another() -> None:
     tries: list[int] = []
 

@@ -373,9 +373,9 @@ def test_a_table_that_is_not_there_is_a_store_that_failed() -> None:
         cursor.execute(f"ALTER TABLE {table} RENAME TO {aside}")
     try:
         for look in (chat.exists, chat.view, chat.usage, chat.cancel, chat.delete):
-            with pytest.raises(StoreFailed):
+            with pytest.raises(StoreFailed, match="migrate"):
                 look()
-        with pytest.raises(StoreFailed):
+        with pytest.raises(StoreFailed, match="migrate"):
             chat.begin(ask())
         with pytest.raises(StoreFailed):
             list(chat.history())
