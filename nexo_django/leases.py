@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 from django.db import connections
 
 from nexo_django import conf
+from nexo_django.connections import release
 from nexo_django.models import compiled
 from nexo_django.models.clock import DatabaseTime
 from nexo_django.models.querysets import ChatQuerySet
@@ -33,7 +34,7 @@ class Lease:
 
     `lost` is set when a renewal found another's token; that it is still ours only a fenced
     write (`renew`) knows for sure. Whoever keeps the lease must keep this object: one that
-    was dropped is not renewed.
+    was dropped is not renewed. A forked child can do nothing with its parent's.
     """
 
     chats: Any
@@ -41,6 +42,12 @@ class Lease:
     chat_id: int
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
     lost: bool = False
+    pid: int = field(default_factory=os.getpid)
+
+    @property
+    def here(self) -> bool:
+        """Whether this process took it, rather than one that it was forked from."""
+        return self.pid == os.getpid()
 
     def claim(self, only: Mapping[str, Any], **changes: Any) -> bool:
         """Take the lease if it is free or has run out, and the row is `only` like that."""
@@ -54,6 +61,8 @@ class Lease:
 
     def read(self, *names: str) -> tuple[Any, ...] | None:
         """Read columns of the chat, or None if the lease is no longer ours."""
+        if not self.here:
+            return None
         found: tuple[Any, ...] | None
         row = self.chats.objects.using(self.alias).filter(pk=self.chat_id).order_by()
         found = row.filter(lease_token=self.token).values_list(*names).first()
@@ -67,7 +76,7 @@ class Lease:
 
     def _update(self, only: Mapping[str, Any], changes: Mapping[str, Any], **more: Any) -> bool:
         where = {"pk": self.chat_id, **only}
-        return bool(compiled.update(self.chats, self.alias, where, changes, **more))
+        return self.here and bool(compiled.update(self.chats, self.alias, where, changes, **more))
 
 
 def expiry() -> DatabaseTime:
@@ -159,7 +168,7 @@ def renew_all(leases: Iterable[Lease]) -> None:
                 "database=%s leases=%d error=%s", alias, len(group), type(error).__name__
             )
         finally:
-            connections[alias].close()
+            release(alias, close=True)
 
 
 def _renew(alias: str, chats: Any, leases: list[Lease]) -> None:

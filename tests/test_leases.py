@@ -196,3 +196,17 @@ def test_a_forked_child_has_none_of_its_parents() -> None:
     )
     said, _ = child.communicate(timeout=LONG)
     assert said.splitlines() == ["child 0 None", "again 1 True", "parent 1 True"]
+
+
+@real
+def test_a_forked_child_can_do_nothing_with_its_parents(
+    lease: Lease, monkeypatch: Any, django_assert_num_queries: Any
+) -> None:
+    assert lease.claim({})
+    monkeypatch.setattr(lease, "pid", lease.pid + 1)
+    assert not lease.here
+    with django_assert_num_queries(0):
+        assert not lease.renew(next_turn=7)
+        assert lease.read("next_turn") is None
+        lease.release()
+    assert row(lease).lease_token == lease.token
