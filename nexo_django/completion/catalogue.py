@@ -11,8 +11,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from nexo_django.sanitize import clean_text
+
 logger = logging.getLogger(__name__)
 PRICE_LIST = "model_prices_and_context_window_backup.json"
+# How long a model's litellm id and its provider's name may be.
+LONGEST_ID, LONGEST_PROVIDER = 255, 100
 OFFLINE = "nexo/offline"
 
 # In US dollars a token; the names are those of the list, less "_cost_per_token".
@@ -57,6 +61,17 @@ class Facts:
     def priced(self) -> bool:
         """Whether a cost can be worked out."""
         return "input" in self.prices and "output" in self.prices
+
+
+def problem(model_id: str) -> str | None:
+    """Say why no store could keep a model's id, or None where each can."""
+    if clean_text(model_id) != model_id:
+        return "it has characters that can't be stored"
+    if len(model_id) > LONGEST_ID:
+        return f"it is longer than {LONGEST_ID} characters"
+    if "/" in model_id and len(model_id.partition("/")[0]) > LONGEST_PROVIDER:
+        return f"its provider's name is longer than {LONGEST_PROVIDER} characters"
+    return None
 
 
 def facts(model_id: str) -> Facts:

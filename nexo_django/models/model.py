@@ -8,16 +8,21 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from nexo_django.completion import catalogue
+from nexo_django.exceptions import ConfigurationError, brief
 from nexo_django.models.fields import ExactCharField
+
+NAME, FAMILY = 255, 100
 
 
 class Model(models.Model):
     """A language model of a provider; the row stays when the catalogue no longer lists it."""
 
-    provider = ExactCharField(_("provider"), max_length=100, default="", blank=True)
-    model_id = ExactCharField(_("model id"), max_length=255)
-    name = models.CharField(_("name"), max_length=255, default="", blank=True)
-    family = models.CharField(_("family"), max_length=100, default="", blank=True)
+    provider = ExactCharField(
+        _("provider"), max_length=catalogue.LONGEST_PROVIDER, default="", blank=True
+    )
+    model_id = ExactCharField(_("model id"), max_length=catalogue.LONGEST_ID)
+    name = models.CharField(_("name"), max_length=NAME, default="", blank=True)
+    family = models.CharField(_("family"), max_length=FAMILY, default="", blank=True)
     context_window = models.PositiveIntegerField(_("context window"), null=True, blank=True)
     max_output_tokens = models.PositiveIntegerField(_("output tokens"), null=True, blank=True)
     prices = models.JSONField(_("prices"), default=dict, blank=True)
@@ -44,7 +49,12 @@ class Model(models.Model):
 
     @classmethod
     def named(cls, litellm_id: str, using: str) -> Model:
-        """Find the row of a model, or make it from what the catalogue knows."""
+        """Find the row of a model, or make it from what the catalogue knows.
+
+        Raises ConfigurationError for an id that can't be stored.
+        """
+        if problem := catalogue.problem(litellm_id):
+            raise ConfigurationError(f"The model {brief(litellm_id)} can't be used: {problem}.")
         facts = catalogue.facts(litellm_id)
         address = {"provider": facts.provider, "model_id": facts.model_id}
         rows = cls._default_manager.using(using)
@@ -62,8 +72,8 @@ class Model(models.Model):
 def columns(facts: catalogue.Facts) -> dict[str, Any]:
     """Give what the catalogue knows of a model as columns."""
     return {
-        "name": facts.name,
-        "family": facts.family,
+        "name": facts.name[:NAME],
+        "family": facts.family[:FAMILY],
         "context_window": facts.context_window,
         "max_output_tokens": facts.max_output_tokens,
         "prices": {name: str(price) for name, price in facts.prices.items()},

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from nexo_django.completion import catalogue
+from nexo_django.exceptions import ConfigurationError
 from nexo_django.models import Model
 from tests.models.support import side_by_side
 
@@ -32,6 +34,35 @@ def test_an_unknown_model_has_a_row_too(name: str) -> None:
     assert row.litellm_id == name
     assert row.is_named(name)
     assert (row.context_window, row.prices) == (None, {})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "custom_openai/" + "m" * 180,
+        "sagemaker_chat/jumpstart" + "x" * 120 + "-us-west-2-endpoint",
+        "x" * 255,
+        "p" * 100 + "/" + "é" * 154,
+    ],
+)
+def test_a_long_name_has_a_row_too(name: str) -> None:
+    row = Model.named(name, "default")
+    row.refresh_from_db()
+    assert row.litellm_id == name
+    assert row.is_named(name)
+    assert Model.named(name, "default") == row
+    assert len(row.family) <= 100
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["openai/" + "m" * 900, "x" * 256, "p" * 101 + "/m", "openai/a\x00b", "openai/\ud800"],
+)
+def test_an_id_that_can_not_be_stored_is_refused(name: str) -> None:
+    assert catalogue.problem(name)
+    with pytest.raises(ConfigurationError, match="can't be used"):
+        Model.named(name, "default")
+    assert not Model.objects.exists()
 
 
 def test_two_models_that_look_alike_are_two() -> None:
