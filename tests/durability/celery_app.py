@@ -6,18 +6,30 @@ import os
 
 from celery import Celery
 
-BROKER = os.environ["NEXO_TEST_BROKER"]
+from tests.durability.redelivery import VISIBLE
+
+BROKER, QUEUE = os.environ["NEXO_TEST_BROKER"], os.environ["NEXO_TEST_QUEUE"]
+
+# Redis gives a task to another worker that starts VISIBLE seconds later; one that runs already
+# looks every 100 seconds only. The second value is how long a worker that dies while it looks
+# keeps others from looking. With keys of its own no other test meddles.
+REDIS = {
+    "visibility_timeout": VISIBLE,
+    "unacked_mutex_expire": 5,
+    "unacked_key": f"{QUEUE}.unacked",
+    "unacked_index_key": f"{QUEUE}.unacked_index",
+    "unacked_mutex_key": f"{QUEUE}.unacked_mutex",
+}
 
 app = Celery("durability", broker=BROKER)
 app.conf.update(
     task_acks_late=True,
     task_ignore_result=True,
-    task_default_queue=os.environ["NEXO_TEST_QUEUE"],
+    task_default_queue=QUEUE,
     worker_prefetch_multiplier=1,
     worker_hijack_root_logger=False,
     broker_connection_retry_on_startup=True,
-    # How long Redis waits before it gives a task to another worker; RabbitMQ has no need of it.
-    broker_transport_options={"visibility_timeout": 4} if BROKER.startswith("redis") else {},
+    broker_transport_options=REDIS if BROKER.startswith("redis") else {},
 )
 
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from tests.durability.forks import call, die_with_parent, fork, until
 from tests.durability.report import Report
 
 PATIENCE = 240.0
+# How long a worker must have had a task before Redis gives it away.
+VISIBLE = 1.0
 BROKERS = {"redis": "redis://127.0.0.1:6379/5", "rabbitmq": "amqp://guest:guest@127.0.0.1:5672//"}
 
 
@@ -79,6 +82,7 @@ def _killed_worker(report: Report, broker: str) -> None:
         os.killpg(first.pid, signal.SIGKILL)
         first.wait()
         workers.gate(instance).touch()
+        time.sleep(2 * VISIBLE)
         with _worker():
             replied = lambda: journal.read(instance, journal.REPLY)  # noqa: E731
             until(replied, "the task to be delivered again", PATIENCE)
@@ -96,17 +100,19 @@ def _delivered_while_running(report: Report, broker: str) -> None:
 
     instance = f"held-{broker}"
     issued = lambda: len(journal.read(instance, journal.ISSUED))  # noqa: E731
-    with _queue(broker), _worker(), _worker():
+    with _queue(broker), _worker():
         call(_send, instance, "gate-tool")
         until(lambda: _asked_twice(instance), "the second model call")
         if broker != "redis":
             # RabbitMQ gives a task away again only when its worker is gone.
             call(_send, instance, "gate-tool")
-        until(lambda: issued() >= 2, "the second delivery", PATIENCE)
-        workers.gate(instance).touch()
-        # On a machine too slow to keep a lease, the second worker takes the turn from the first.
-        ends = (journal.REPLY, journal.RAISED)
-        until(lambda: len(journal.read(instance, *ends)) >= 2, "both to end", PATIENCE)
+        time.sleep(2 * VISIBLE)
+        with _worker():
+            until(lambda: issued() >= 2, "the second delivery", PATIENCE)
+            workers.gate(instance).touch()
+            # On a machine too slow to keep a lease the second worker takes the turn over.
+            ends = (journal.REPLY, journal.RAISED)
+            until(lambda: len(journal.read(instance, *ends)) >= 2, "both to end", PATIENCE)
     _one_turn(report, instance, journal.values(instance, journal.REPLY, "content"))
 
 
@@ -155,11 +161,15 @@ def _send(instance: str, shape: str) -> None:
 
 
 def _delete_queue() -> None:
-    from tests.durability.celery_app import app
+    from tests.durability.celery_app import QUEUE, app
 
     with app.connection() as connection:
         channel = connection.channel()
-        channel.queue_delete(os.environ["NEXO_TEST_QUEUE"])
+        channel.queue_delete(QUEUE)
+        if hasattr(channel, "client"):
+            # Redis keeps what was not acknowledged, and more, beside the queue.
+            for key in channel.client.scan_iter(f"*{QUEUE}*"):
+                channel.client.delete(key)
 
 
 def _keyed(instance: str) -> str:
