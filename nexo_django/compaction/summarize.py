@@ -143,6 +143,7 @@ class Summarize(Strategy):
         env.messages = messages
         retries = Events(_retries(env), keep=False)
         inner = Env(messages=messages, events=retries, model=env.model, deadline=env.deadline)
+        inner.metadata["once"] = True
         self.completion(inner)
         answers = messages[2:]
         env.usage = sum((m.usage for m in answers if m.usage is not None), env.usage)

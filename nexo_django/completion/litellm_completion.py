@@ -16,7 +16,7 @@ from typing import Any
 from nexo_django import conf, events, transcript
 from nexo_django.completion import catalogue, errors, offline, pacing, providers
 from nexo_django.completion.answer import Assembly, deliver, deliver_partial, tell
-from nexo_django.completion.wire import may_think, to_wire
+from nexo_django.completion.wire import mark_cache, marks_cache, may_think, to_wire
 from nexo_django.exceptions import ConfigurationError, ProviderError, brief
 from nexo_django.messages import Message
 from nexo_django.pipeline import Env
@@ -68,7 +68,8 @@ class LiteLLMCompletion:
     is in seconds, for each wait on the provider; default: the setting TIMEOUT. A failure that
     may pass is tried again up to `max_retries` times, as long as nothing of the answer was
     seen. Further options go to `litellm.completion`; those a provider does not know are
-    dropped. What fails is raised as a ProviderError.
+    dropped. With `cache` the parts of a request that come again are marked for the providers
+    that cache nothing else. What fails is raised as a ProviderError.
     """
 
     def __init__(
@@ -78,13 +79,17 @@ class LiteLLMCompletion:
         api_key: str | None = None,
         timeout: float | None = None,
         max_retries: int = 2,
+        cache: bool = False,
         **options: Any,
     ) -> None:
         if ours := _OURS & options.keys():
             raise TypeError(f"{', '.join(sorted(ours))} can't be an option of the completion.")
         if max_retries < 0:
             raise ValueError(f"max_retries counts from 0 up; it is {max_retries}.")
+        if not isinstance(cache, bool):
+            raise TypeError(f"cache is True or False, not {type(cache).__name__}.")
         self.model, self.timeout, self.max_retries = model, timeout, max_retries
+        self.cache = cache
         self.options = options if api_key is None else {"api_key": api_key, **options}
 
     def __repr__(self) -> str:
@@ -187,7 +192,10 @@ class _Call:
             request["stream"] = True
             # litellm leaves it out for a provider that reports unasked, and then needs it itself.
             request["stream_options"] = {"include_usage": True}
-        return request
+        # What is asked once only would pay for a cache that nobody reads.
+        again = self.completion.cache and not env.metadata.get("once")
+        marked = again and marks_cache(self.provider, self.model)
+        return mark_cache(request) if marked else request
 
     def _limits(self) -> dict[str, float]:
         timeout = self.completion.timeout or conf.get("TIMEOUT")

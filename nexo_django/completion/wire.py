@@ -15,12 +15,16 @@ from typing import Any
 
 from nexo_django.completion import providers
 from nexo_django.completion.answer import SIGNATURE_IN_ID
-from nexo_django.messages import ASSISTANT, TOOL, Message, ToolCall, is_blank
+from nexo_django.messages import ASSISTANT, SYSTEM, TOOL, Message, ToolCall, is_blank
 from nexo_django.sanitize import clean_json, clean_text
 
 NOTHING = "(empty)"
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+# Who caches only what is marked; the others do so unasked, or refuse a request with marks.
+_MARKED = frozenset({"anthropic", "azure_ai", "bedrock", "openrouter", "vertex_ai"})
+_CLAUDE = re.compile(r"claude", re.IGNORECASE)
+_CACHE = {"cache_control": {"type": "ephemeral"}}
 
 
 def to_wire(messages: Iterable[Message], provider: str, model: str) -> list[dict[str, Any]]:
@@ -66,6 +70,33 @@ def may_think(sent: list[dict[str, Any]], provider: str, model: str) -> bool:
     if not signed or not sent or sent[-1]["role"] != TOOL:
         return True
     return any("thinking_blocks" in m for m in _last_step(sent))
+
+
+def marks_cache(provider: str, model: str) -> bool:
+    """Whether the provider caches only what a request marks."""
+    return provider in _MARKED and _CLAUDE.search(model) is not None
+
+
+def mark_cache(request: dict[str, Any]) -> dict[str, Any]:
+    """Mark where a cache may end: behind the tools, the system message and the last message.
+
+    The last mark moves from request to request; what is before it stays the same.
+    """
+    messages, tools = list(request["messages"]), list(request.get("tools", ()))
+    for index in {0, len(messages) - 1} if messages else ():
+        if index or messages[0]["role"] == SYSTEM or len(messages) == 1:
+            messages[index] = _marked(messages[index])
+    if tools:
+        tools[-1] = {**tools[-1], **_CACHE}
+        request = {**request, "tools": tools}
+    return {**request, "messages": messages}
+
+
+def _marked(message: dict[str, Any]) -> dict[str, Any]:
+    content = message["content"]
+    if isinstance(content, list):
+        return {**message, "content": [*content[:-1], {**content[-1], **_CACHE}]}
+    return {**message, **_CACHE}
 
 
 def _last_step(sent: list[dict[str, Any]]) -> list[dict[str, Any]]:
