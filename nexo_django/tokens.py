@@ -130,15 +130,19 @@ class Approximate:
         if chars_per_token <= 0:
             raise ValueError(f"chars_per_token must be more than 0, not {chars_per_token!r}.")
         self.chars_per_token, self.per_message = chars_per_token, per_message
+        self.usual = (chars_per_token, per_message) == (CHARS_PER_TOKEN, PER_MESSAGE)
 
     def count(self, messages: Sequence[Message], tools: Iterable[Any] | None = None) -> int:
-        """Count messages and schemas."""
+        """Count messages and schemas; what a store counted with this ruler is not counted again."""
         total = self._text(schemas(tools))
         for message in messages:
-            total += self.per_message + self._text(render(message)) + count_parts(message)
-            if message.reasoning:
-                total += self._text(_json(message.reasoning))
+            known = message.token_count if self.usual else None
+            total += self._message(message) if known is None else known
         return total
+
+    def _message(self, message: Message) -> int:
+        total = self.per_message + self._text(render(message)) + count_parts(message)
+        return total + self._text(_json(message.reasoning)) if message.reasoning else total
 
     def _text(self, text: str) -> int:
         return int(_weigh(text, self.chars_per_token))

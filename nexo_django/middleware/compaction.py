@@ -287,8 +287,8 @@ def _window(env: Env) -> int:
 
 def _after(messages: Sequence[Message], position: int) -> int:
     """Give the index behind the last message that is not at a later position."""
-    older = (i for i, m in reversed(list(enumerate(messages))) if (m.position or 0) <= position)
-    return next(older, -1) + 1
+    places = reversed(range(len(messages)))
+    return next((i + 1 for i in places if (messages[i].position or 0) <= position), 0)
 
 
 def _unknown(messages: Sequence[Message]) -> int:
@@ -299,7 +299,8 @@ def _unknown(messages: Sequence[Message]) -> int:
 def _reported(env: Env) -> list[Message]:
     """Give the messages, the last answer with the usage that the env has of it."""
     messages, usage = list(env.messages), env.metadata.get("last_llm_usage")
-    last = next((i for i, m in reversed(list(enumerate(messages))) if m.role == ASSISTANT), None)
+    places = reversed(range(len(messages)))
+    last = next((i for i in places if messages[i].role == ASSISTANT), None)
     if last is not None and messages[last].usage is None and isinstance(usage, Usage):
         messages[last] = messages[last].replace(usage=usage)
     return messages

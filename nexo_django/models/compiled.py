@@ -15,6 +15,7 @@ from typing import Any
 
 from django.db import connections, models, transaction
 from django.db.models import F, Value
+from django.db.models.query import ModelIterable
 from django.db.models.sql.subqueries import UpdateQuery
 
 from nexo_django.models.clock import DatabaseTime
@@ -69,7 +70,7 @@ def update(
 
 
 def select(build: Callable[..., Any], alias: str, *shape: Any, **values: Any) -> list[Any]:
-    """Give the rows of the queryset that `build(alias, *shape, **slots)` makes.
+    """Give the rows, or the tuples, of the queryset that `build(alias, *shape, **slots)` makes.
 
     The slots stand for `values`, text and whole numbers. Whatever else the SQL depends on is
     in `shape`; `build` is a function of a module.
@@ -94,12 +95,14 @@ class _Statement:
         compiler.connection = connections[alias]
         made = self.sql, self.filled(values)
         compiler.as_sql = lambda *args, **kwargs: made
-        return list(self.iterable(_Rows(alias, compiler)))
+        if issubclass(self.iterable, ModelIterable):
+            return list(self.iterable(_Rows(alias, compiler)))
+        return list(compiler.results_iter(tuple_expected=True))
 
 
 @dataclass
 class _Rows:
-    """What the classes that read a queryset's rows ask of it."""
+    """What Django asks of a queryset to make its instances."""
 
     db: str
     compiler: Any
@@ -108,9 +111,6 @@ class _Rows:
     @property
     def query(self) -> Any:
         return self
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.compiler.query, name)
 
     def get_compiler(self, *args: Any, **kwargs: Any) -> Any:
         return self.compiler

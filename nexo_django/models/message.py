@@ -164,12 +164,12 @@ class AbstractMessage(models.Model):
         if self._state.adding:
             self._ready()
             self._store(self._totals(), *args, **kwargs)
+        elif kwargs.get("update_fields") and not set(kwargs["update_fields"]) - COUNTED:
+            super().save(*args, **kwargs)
         elif self.role == SYSTEM and self.position == 0:
             self._replace(*args, **kwargs)
-        elif set(kwargs.get("update_fields") or ()) - COUNTED or not kwargs.get("update_fields"):
-            raise NotSupported(f"Stored messages are never changed: {self} of chat {self.chat_id}.")
         else:
-            super().save(*args, **kwargs)
+            raise self._refused()
 
     @classmethod
     def from_value(cls, value: Value, **links: Any) -> Self:
@@ -200,6 +200,8 @@ class AbstractMessage(models.Model):
         for name, column in values.message_columns(value).items():
             setattr(self, name, column)
         self.new_calls = value.calls
+        if self.answers is not None:
+            value = value.replace(tool_call_id=self.answers.value().id)
         self.token_count = min(tokens.estimate_message(value), usage.MOST)
         self.token_ruler = tokens.RULER
 
@@ -218,7 +220,8 @@ class AbstractMessage(models.Model):
         using = kwargs.get("using") or router.db_for_write(type(self), instance=self)
         with transaction.atomic(using=using, savepoint=False):
             self.position = self.place(totals) if self.place else self._take_place(totals, using)
-            super().save(*args, **{**kwargs, "using": using})
+            # Else one with the key of a stored row would be written over that.
+            super().save(*args, **{**kwargs, "using": using, "force_insert": True})
             self._announce(using)
 
     def _replace(self, *args: Any, **kwargs: Any) -> None:
@@ -232,7 +235,16 @@ class AbstractMessage(models.Model):
                 self._move(using, changes)
             else:
                 self.place(changes)
+            # What this object says of itself is not what is stored.
+            stored = type(self)._base_manager.using(using).filter(pk=self.pk, chat=self.chat_id)
+            if not stored.filter(role=SYSTEM, position=0).exists():
+                raise self._refused()
             super().save(*args, **{**kwargs, "using": using})
+
+    def _refused(self) -> NotSupported:
+        return NotSupported(
+            f"Stored messages are never changed: message {self.pk} of chat {self.chat_id}."
+        )
 
     def _take_place(self, totals: dict[str, Any], using: str) -> int:
         """Take the chat's next position; the UPDATE holds the row, so that it is ours."""

@@ -69,7 +69,7 @@ class MessageQuerySet(models.QuerySet[Any]):
 
     def said(self, chat: AbstractChat) -> Q:
         """Tell rows of the conversation from those that stand for others in some view."""
-        chats: Any = type(chat)
+        chats: Any = self.model._meta.get_field("chat").related_model
         made = chats._meta.get_field("compactions").related_model._base_manager
         stands = made.using(self.db).filter(chat=chat, summary=OuterRef("pk"))
         return ~(~Q(kind="normal") & Q(Exists(stands)))
@@ -81,6 +81,13 @@ class MessageQuerySet(models.QuerySet[Any]):
                 f"Stored messages are never changed; {', '.join(sorted(refused))} can't be updated."
             )
         return super().update(**changes)
+
+    def bulk_create(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Refuse to go around `save()`, which cleans, places and counts each message."""
+        raise NotSupported(
+            "Messages are stored by save() and create(), one by one: bulk_create() would leave "
+            "them without a place, and out of the chat's totals."
+        )
 
 
 def fronts(compaction: AbstractCompaction | None) -> list[int]:

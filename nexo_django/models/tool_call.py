@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any, Self
 
 from django.db import models
@@ -90,6 +91,12 @@ class AbstractToolCall(models.Model):
             asked = MessageValue(ASSISTANT, tool_calls=(self.value(),))
             self._set(clean_message(asked).calls[0])
         super().save(*args, **kwargs)
+
+    @cached_property
+    def place(self) -> int:
+        """The position that is kept for the result."""
+        position: int = self.message.position
+        return position + 1 + self.index
 
     def value(self) -> CallValue:
         """Give the call as a value."""

@@ -6,14 +6,15 @@ that the value's field has.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nexo_django.messages import COUNTS, Message, ToolCall, Usage
 from nexo_django.models import usage
+from nexo_django.tokens import RULER
 
 if TYPE_CHECKING:
-    from nexo_django.models.message import AbstractMessage
     from nexo_django.models.tool_call import AbstractToolCall
 
 CALL_ID, NAME, MODEL_NAME, FINISH_REASON = 191, 255, 255, 64
@@ -48,12 +49,13 @@ def message_columns(value: Message) -> dict[str, Any]:
     }
 
 
-def message_value(
-    row: AbstractMessage, calls: Sequence[ToolCall] = (), answers: str | None = None
-) -> Message:
-    """Give a row as a value, with its calls and the id of the call that it answers."""
+def message_value(row: Any, calls: Sequence[ToolCall] = (), answers: str | None = None) -> Message:
+    """Give a row as a value, with its calls and the id of the call that it answers.
+
+    The row is a model's, or anything with the same columns.
+    """
     extra = dict(row.extra or {})
-    kept = {name: extra.pop(name) for name in _MESSAGE_FIELDS if name in extra}
+    kept = {name: extra.pop(name) for name in _MESSAGE_FIELDS if name in extra} if extra else {}
     none = () if kept.get("tool_calls") == [] else None
     return Message(
         role=row.role,
@@ -71,7 +73,7 @@ def message_value(
         usage=_usage(row),
         extra=extra,
         position=row.position,
-        token_count=row.token_count,
+        token_count=row.token_count if row.token_ruler == RULER else None,
     )
 
 
@@ -79,7 +81,7 @@ def call_columns(call: ToolCall) -> dict[str, Any]:
     """Give a call's columns; its place and what became of it are the row's own."""
     extra = dict(call.extra)
     return {
-        "call_id": _fit(extra, "id", call.id, CALL_ID),
+        "call_id": _fit_unique(extra, "id", call.id, CALL_ID),
         "name": _fit(extra, "name", call.name, NAME),
         "arguments": call.arguments,
         "raw_arguments": call.raw_arguments,
@@ -108,7 +110,16 @@ def _fit(extra: dict[str, Any], name: str, value: str | None, length: int) -> st
     return (value or "")[:length]
 
 
-def _usage(row: AbstractMessage) -> Usage | None:
+def _fit_unique(extra: dict[str, Any], name: str, value: str, length: int) -> str:
+    """Cut a text so that two which begin alike still differ."""
+    cut = _fit(extra, name, value, length)
+    if len(value) <= length:
+        return cut
+    digest = hashlib.sha256(value.encode(errors="surrogatepass")).hexdigest()[:32]
+    return f"{cut[: length - len(digest) - 1]}-{digest}"
+
+
+def _usage(row: Any) -> Usage | None:
     if row.input_tokens is None:
         return None
     counts = {name: getattr(row, f"{name}_tokens") or 0 for name in COUNTS}

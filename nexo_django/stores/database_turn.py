@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import threading
 import time
@@ -94,8 +93,9 @@ class DatabaseTurn:
                 if text:
                     row = self._put_system(row, text)
                 else:
-                    self.fence(**row.withdrawal())
-                    copy.copy(row).delete(using=self.alias)
+                    stored = self._stored(row)
+                    self.fence(**stored.withdrawal())
+                    stored.delete(using=self.alias)
             self.system = row if text else None
             return None if self.system is None else message_value(self.system)
 
@@ -250,10 +250,9 @@ class DatabaseTurn:
         status = CallStatus.FAILED if value.is_error else CallStatus.DONE
         if value.status == INTERRUPTED:
             status = CallStatus.INTERRUPTED
-        position = call.message.position + 1 + call.index
         kept = self.outputs.pop(value.tool_call_id or "", None)
         with self.writing():
-            row = self.store_result(value, call, position, status)
+            row = self.store_result(value, call, call.place, status)
             if kept is not None:
                 outputs = self.tables.output._base_manager.using(self.alias)
                 outputs.filter(pk=kept).update(message=row)
@@ -294,7 +293,7 @@ class DatabaseTurn:
         if row is None:
             row = table.from_value(Message(SYSTEM, text), chat_id=self.row.chat_id)
         else:
-            row = copy.copy(row)
+            row = self._stored(row)
             row.content = text
 
         def put(totals: dict[str, Any]) -> int:
@@ -304,6 +303,14 @@ class DatabaseTurn:
         row.place = put
         row.save(using=self.alias)
         return row
+
+    def _stored(self, row: Any) -> Any:
+        messages = self.tables.message._base_manager.using(self.alias)
+        stored = messages.filter(pk=row.pk).first()
+        if stored is None:
+            # Only another turn takes the system message away.
+            raise self._lost()
+        return stored
 
     def update_turn(self, usage: Usage, status: str, **changes: Any) -> None:
         """Write what the turn used and how it stands, inside `writing`."""

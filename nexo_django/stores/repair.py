@@ -26,7 +26,8 @@ def repair(
     runnable = [
         call
         for call in missing
-        if call.message is last
+        if last is not None
+        and call.message_id == last.pk
         and (call.status == CallStatus.PENDING or call.value().name in idempotent)
     ]
     turn.calls = {} if last is None else {c.value().id: c for c in rows.calls.get(last.pk, ())}
@@ -44,17 +45,15 @@ def repair(
 
 
 def _interrupt(turn: DatabaseTurn, call: Any) -> Any:
-    position = call.message.position + 1 + call.index
     value = interrupted_result(call.value())
-    return turn.store_result(value, call, position, CallStatus.INTERRUPTED)
+    return turn.store_result(value, call, call.place, CallStatus.INTERRUPTED)
 
 
 def _unanswered(rows: Rows) -> Iterator[Any]:
-    """Give the calls without a result, each with its message's row."""
+    """Give the calls without a result."""
     answered = {row.answers_id for row in rows.messages}
     for row in rows.messages:
         for call in rows.calls.get(row.pk, ()):
-            call.message = row
             # A result that compaction left out of the view is stored all the same.
             if call.pk not in answered and call.status in OPEN:
                 yield call
@@ -67,5 +66,4 @@ def _last_step(rows: Rows) -> Any:
 
 def _has_place(rows: Rows, call: Any) -> bool:
     # A message made by hand kept no places for its results: others have them.
-    place = call.message.position + 1 + call.index
-    return all(row.position != place for row in rows.messages)
+    return all(row.position != call.place for row in rows.messages)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from django.db import connection, models, transaction
+from django.db import connection, models
 
-from nexo_django.models import Chat, Message
+from tests.benchmarks.filling import role
 
 
 class FloorChat(models.Model):
@@ -38,7 +38,7 @@ def chat(size: int) -> FloorChat:
     """Make a chat with that many messages."""
     made = FloorChat.objects.create()
     FloorMessage.objects.bulk_create(
-        FloorMessage(chat=made, position=n, role=_role(n), content=f"message {n}")
+        FloorMessage(chat=made, position=n, role=role(n), content=f"message {n}")
         for n in range(size)
     )
     return made
@@ -53,19 +53,3 @@ def turn(chat: FloorChat, text: str) -> None:
     FloorMessage.objects.create(
         chat=chat, position=position + 1, role="assistant", content="an answer"
     )
-
-
-def fill(instance_id: str, count: int) -> None:
-    """Give one of our chats that many more messages, without a turn for each."""
-    with transaction.atomic():
-        ours = Chat.objects.get(agent_name="Benchmark", instance_id=instance_id)
-        first = ours.next_position
-        Message.objects.bulk_create(
-            Message(chat=ours, position=first + n, role=_role(n), content=f"message {first + n}")
-            for n in range(count)
-        )
-        Chat.objects.filter(pk=ours.pk).update(next_position=first + count)
-
-
-def _role(number: int) -> str:
-    return "assistant" if number % 2 else "user"
