@@ -14,7 +14,7 @@ def fill(instance_id: str, count: int) -> None:
     with transaction.atomic():
         ours = Chat.objects.get(agent_name="Benchmark", instance_id=instance_id)
         first = ours.next_position
-        Message.objects.bulk_create(
+        Message._base_manager.bulk_create(
             Message(
                 chat=ours,
                 position=first + n,
