@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from nexo_django.messages import Message, ToolCall, Usage
+from nexo_django.messages import COUNTS, Message, ToolCall, Usage
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 # MariaDB's JSON functions refuse documents that are nested 32 deep or more.
 MAX_DEPTH = 24
 MAX_INTEGER_BITS = 1024
+# A larger one is no call's: it would only make every sum with it wrong.
+MAX_TOKENS = 2**31 - 1
+MAX_COST = 10**8
 
 
 def clean_text(text: str) -> str:
@@ -63,9 +67,27 @@ def _clean_call(call: ToolCall) -> ToolCall:
 
 
 def _clean_usage(usage: Usage) -> Usage:
-    counts = {name: value for name, value in usage.to_dict().items() if name not in ("cost", "raw")}
+    counts = {name: _count(getattr(usage, name)) for name in COUNTS}
     raw = None if usage.raw is None else clean_json(usage.raw)
-    return Usage(**counts, cost=usage.cost, raw=raw)
+    return Usage(**counts, cost=_cost(usage.cost), raw=raw)
+
+
+def _count(value: Any) -> int:
+    try:
+        return min(max(int(value), 0), MAX_TOKENS)
+    except (TypeError, ValueError, OverflowError):
+        return 0
+
+
+def _cost(value: Any) -> Decimal | None:
+    """Give a price as a number that can be summed, or None for what is none."""
+    if value is None or isinstance(value, bool):
+        return None
+    try:
+        cost = value if isinstance(value, Decimal) else Decimal(str(value))
+    except (InvalidOperation, ValueError):
+        return None
+    return cost if cost.is_finite() and 0 <= cost < MAX_COST else None
 
 
 def _text(value: str | None) -> str | None:
@@ -88,8 +110,15 @@ def _clean(value: Any, around: tuple[int, ...]) -> Any:
     within = (*around, id(value))
     if isinstance(value, Mapping):
         return {clean_text(described(k)): _clean(v, within) for k, v in value.items()}
-    items = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
+    items = sorted(value, key=_order) if isinstance(value, set | frozenset) else value
     return [_clean(item, within) for item in items]
+
+
+def _order(item: Any) -> str:
+    try:
+        return repr(item)
+    except Exception:
+        return described(item)
 
 
 _NAMES = {math.inf: "Infinity", -math.inf: "-Infinity"}

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nexo_django.messages import ASSISTANT, Message, ToolCall, Usage
-from nexo_django.sanitize import MAX_DEPTH, clean_json, clean_message, clean_text
+from nexo_django.sanitize import MAX_DEPTH, MAX_TOKENS, clean_json, clean_message, clean_text
 
 PLAIN = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 # Hypothesis leaves surrogates out unless they are asked for.
@@ -95,6 +95,13 @@ def test_an_object_without_a_text_is_named() -> None:
     assert clean_json([Speechless()]) == ["<Speechless>"]
 
 
+def test_a_set_of_objects_without_a_text_is_a_list() -> None:
+    class Mute(Speechless):
+        __repr__ = Speechless.__str__
+
+    assert clean_json({Mute()}) == ["<Mute>"]
+
+
 def test_what_holds_itself_ends() -> None:
     value: list[Any] = [1]
     value += [value, value]
@@ -138,6 +145,64 @@ def test_clean_message_reaches_every_field() -> None:
     assert cleaned.usage is not None
     assert (cleaned.usage.input, cleaned.usage.cost) == (3, Decimal("0.1"))
     assert cleaned.position == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "cleaned"),
+    [
+        (5, 5),
+        (-5, 0),
+        (None, 0),
+        (1.5, 1),
+        (True, 1),
+        ("7", 7),
+        ("many", 0),
+        (math.nan, 0),
+        (math.inf, 0),
+        (2**70, MAX_TOKENS),
+    ],
+)
+def test_counts_of_a_usage_are_counts(given: Any, cleaned: int) -> None:
+    message = clean_message(Message(ASSISTANT, "hi", usage=Usage(input=given, output=given)))
+    usage = message.usage
+    assert usage is not None
+    assert (usage.input, usage.output, type(usage.input)) == (cleaned, cleaned, int)
+
+
+@pytest.mark.parametrize(
+    ("given", "cleaned"),
+    [
+        (None, None),
+        (Decimal("0.10"), Decimal("0.10")),
+        (Decimal(0), Decimal(0)),
+        (0.1, Decimal("0.1")),
+        (2, Decimal(2)),
+        ("0.25", Decimal("0.25")),
+        ("free", None),
+        (True, None),
+        (object(), None),
+        (Decimal("NaN"), None),
+        (Decimal("sNaN"), None),
+        (math.nan, None),
+        (Decimal("Infinity"), None),
+        (Decimal(-1), None),
+        (Decimal(10) ** 8, None),
+        (Decimal("99999999.9"), Decimal("99999999.9")),
+    ],
+)
+def test_the_cost_of_a_usage_can_be_summed_or_is_not_known(
+    given: Any, cleaned: Decimal | None
+) -> None:
+    usage = clean_message(Message(ASSISTANT, "hi", usage=Usage(1, 1, cost=given))).usage
+    assert usage is not None
+    assert usage.cost == cleaned
+    assert isinstance(usage.cost, Decimal | None)
+
+
+def test_the_raw_usage_is_json() -> None:
+    usage = clean_message(Message(ASSISTANT, usage=Usage(raw={"a": {1}, "b": math.nan}))).usage
+    assert usage is not None
+    assert usage.raw == {"a": [1], "b": "NaN"}
 
 
 def test_clean_message_keeps_what_is_clean() -> None:
