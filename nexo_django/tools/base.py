@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any, overload
 
 from asgiref.sync import async_to_sync
@@ -72,13 +72,17 @@ class Tool:
     def run(self, arguments: Mapping[str, Any], env: Env | None = None) -> ToolResult:
         """Check the arguments, run the function and wrap what it gives.
 
-        Blocks until an async function is done, in an event loop of its own. Raises
-        InvalidArguments, and whatever the function raises.
+        Blocks until an async function is done, in an event loop of its own; an iterator is
+        read to its end. Raises InvalidArguments, and whatever the function raises.
         """
         bind = self.signature.bind if self.signature else self._bind
         value = self.fn(**bind(arguments, env))
+        if isinstance(value, AsyncIterator):
+            value = _gathered(value)
         if inspect.isawaitable(value):
             value = async_to_sync(_awaited)(value)
+        if isinstance(value, Iterator):
+            value = list(value)
         return as_result(value)
 
     def _execute(self) -> Callable[..., Any]:
@@ -128,6 +132,10 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 async def _awaited(value: Any) -> Any:
     return await value
+
+
+async def _gathered(values: AsyncIterator[Any]) -> list[Any]:
+    return [value async for value in values]
 
 
 def _name_of(called: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
 
 import pytest
@@ -82,6 +83,20 @@ def test_an_async_tool_runs_to_its_end() -> None:
 
     who.set("mac")
     assert slow.run({"x": "1"}).content == "1 for mac"
+
+
+def test_iterators_are_read_to_their_end() -> None:
+    @tool
+    def some() -> Iterator[int]:
+        yield from (1, 2)
+
+    @tool
+    async def others() -> AsyncIterator[int]:
+        yield 1
+        await asyncio.sleep(0)
+        yield 2
+
+    assert some.run({}).content == others.run({}).content == [1, 2]
 
 
 @pytest.mark.django_db

@@ -78,6 +78,56 @@ def test_any_value_is_text(value: Any) -> None:
     as_text(value).encode()
 
 
+def failing() -> Iterator[int]:
+    yield 1
+    raise ValueError("no second")
+
+
+class Failing:
+    def __iter__(self) -> Iterator[int]:
+        return failing()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        failing(),
+        {"a": [failing()]},
+        map(int, ["1", "x"]),
+        {"rows": map(int, ["1", "x"])},
+        Failing(),
+        [Failing()],
+        Line(failing(), "n"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_fails_when_it_is_read_is_no_text(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"no second|invalid literal"):
+        as_text(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"a": 1}.items(), '[["a", 1]]'),
+        ({"a": 1}.keys(), '["a"]'),
+        ((n for n in range(2)), "[0, 1]"),
+        ({"\ud800": 1}, '{"\ufffd": 1}'),
+    ],
+)
+def test_what_is_read_only_when_asked_is_a_list(value: Any, text: str) -> None:
+    assert as_text(value) == text
+
+
+def test_the_text_of_a_result_is_made_once() -> None:
+    result = ToolResult(iter("ab")).made()
+    assert result.text == result.text == '["a", "b"]'
+
+
+def test_is_error_is_a_bool() -> None:
+    result = ToolResult(None, is_error="yes", truncated=1)  # type: ignore[arg-type]
+    assert (result.is_error, result.truncated) == (True, True)
+
+
 def test_results_are_not_wrapped_twice() -> None:
     result = ToolResult({"a": 1}, is_error=True)
     assert as_result(result) is result
