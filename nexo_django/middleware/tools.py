@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 import math
 import threading
 from collections.abc import Iterable
@@ -19,18 +18,15 @@ from nexo_django.exceptions import (
     ToolError,
     ToolNotFound,
     brief,
-    is_abort,
 )
 from nexo_django.messages import TOOL, Message, ToolCall
+from nexo_django.middleware.attempt import attempt
 from nexo_django.middleware.parallel import in_transaction, together
 from nexo_django.pipeline import App, Env
-from nexo_django.sanitize import clean_json, described
-from nexo_django.tools import ToolResult, resolve
-from nexo_django.tools.results import as_result
+from nexo_django.sanitize import clean_json
+from nexo_django.tools import Tool, ToolResult, resolve
 from nexo_django.transcript import open_calls
 from nexo_django.truncation import truncate
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -60,7 +56,8 @@ class DefaultToolPipeline:
     database transaction, runs in the turn's own thread. Each result is committed as its
     call ends, and shown to the model in call order. Calls that an earlier run of the turn
     left open are answered before the model is asked. What a tool raises is a result the
-    model reads; signals to stop (Celery's soft time limit, a cancelled turn) pass through.
+    model reads; signals to stop this turn (Celery's soft time limit, a cancelled turn) pass
+    through.
     """
 
     def __init__(self, app: App, tools: Iterable[Any] = (), max_parallel: int = 8) -> None:
@@ -115,19 +112,17 @@ class DefaultToolPipeline:
 
     def _result(self, run: ToolRun) -> ToolResult:
         if run.result is not None:
-            return as_result(run.result)
+            return attempt(run.env, run.call, lambda: run.result)
         try:
-            return self._run(run)
+            tool = self._allowed(run)
         except ToolError as error:
             return ToolResult(str(error), is_error=True)
-        except Exception as error:
-            if is_abort(error):
-                raise
-            logger.warning("tool=%s call=%s failed", run.name, run.call.id, exc_info=True)
-            text = f"Error: {type(error).__name__}: {described(error)}"
-            return ToolResult(text, is_error=True)
+        # Not part of the attempt: a call that can't be recorded must not run.
+        if run.env.messages.recorder is not None:
+            run.env.messages.recorder.start_call(run.call)
+        return attempt(run.env, run.call, lambda: tool.run(run.arguments, run.env))
 
-    def _run(self, run: ToolRun) -> ToolResult:
+    def _allowed(self, run: ToolRun) -> Tool:
         if run.denied:
             reason = run.denied if isinstance(run.denied, str) else None
             raise ToolDenied(reason or f'Tool call to "{run.name}" was denied.')
@@ -137,9 +132,7 @@ class DefaultToolPipeline:
             raise ToolNotFound(f"There is no tool {brief(run.name)}. The tools are: {names}.")
         if not run.arguments and not _parsed(run.call):
             raise InvalidArguments(f"The arguments of {run.name} were not a JSON object; send one.")
-        if run.env.messages.recorder is not None:
-            run.env.messages.recorder.start_call(run.call)
-        return tool.run(run.arguments, run.env)
+        return tool
 
 
 def _ask(run: ToolRun) -> None:
@@ -169,7 +162,7 @@ def _remaining(env: Env) -> float:
 
 
 def _message(run: ToolRun) -> Message:
-    result = as_result(run.result)
+    result = attempt(run.env, run.call, lambda: run.result)
     text = result.text if result.truncated else _capped(run, result.text)
     return Message(TOOL, text, tool_call_id=run.call.id, is_error=result.is_error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -63,6 +64,25 @@ def turn(request: pytest.FixtureRequest) -> Iterator[OpenTurn]:
     yield opened
     opened.close()
     MemoryStore.reset()
+
+
+class Watched:
+    """A recorder that tells what is asked of it, and does it."""
+
+    def __init__(self, turn: OpenTurn) -> None:
+        self.turn = turn
+        self.log: list[tuple[str, str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.turn, name)
+
+    def append(self, message: Message) -> Message:
+        self.log.append((message.role, message.tool_call_id or ""))
+        return self.turn.append(message)
+
+    def start_call(self, asked: ToolCall) -> None:
+        self.log.append(("start", asked.id))
+        self.turn.start_call(asked)
 
 
 @tool
@@ -135,6 +155,67 @@ def test_an_error_that_can_not_say_what_it_is() -> None:
 
     env = stack(Script(asking(call("fail"))), fail).start("go")
     assert results(env)[0].content == "Error: Mute: <Mute>"
+
+
+class Silent:
+    def __repr__(self) -> str:
+        raise LookupError
+
+
+def counting() -> Iterator[int]:
+    yield 1
+    raise LookupError("no second")
+
+
+@pytest.mark.parametrize(
+    ("value", "said", "is_error"),
+    [
+        (lambda: {Silent()}, '["<Silent>"]', False),
+        (lambda: ToolResult(None, is_error="yes"), "", True),  # type: ignore[arg-type]
+        (counting, "Error: LookupError: no second", True),
+        (lambda: {"rows": [counting()]}, "Error: LookupError: no second", True),
+        (lambda: ToolResult(counting()), "Error: LookupError: no second", True),
+    ],
+    ids=["silent", "truthy", "generator", "within", "wrapped"],
+)
+@pytest.mark.parametrize("by_hook", [None, "before_tool", "after_tool"])
+def test_a_result_that_has_no_text_is_a_result_still(
+    value: Callable[[], Any], said: str, is_error: bool, by_hook: str | None, turn: OpenTurn
+) -> None:
+    def put(env: Env, run: ToolRun) -> None:
+        run.result = value()
+
+    odd = tool(value if by_hook is None else lambda: "replaced", name="odd")
+    agent = stack(Script(asking(call("odd"))), odd)
+    if by_hook is not None:
+        agent.on(by_hook, put)
+    env = agent.start(turn=turn)
+    assert [(m.content, m.is_error) for m in results(env)] == [(said, is_error)]
+    assert env.has_reply
+
+
+def test_a_hook_finds_what_an_iterator_gave() -> None:
+    found: list[Any] = []
+    agent = stack(Script(asking(call("odd"))), tool(lambda: iter("ab"), name="odd"))
+    agent.on("after_tool", lambda env, run: found.append(run.result.content))
+    env = agent.start("go")
+    assert found == [["a", "b"]]
+    assert results(env)[0].content == '["a", "b"]'
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_cancelled_task_of_a_tool_is_an_error_of_it(count: int, turn: OpenTurn) -> None:
+    @tool
+    async def waits() -> str:
+        task = asyncio.create_task(asyncio.sleep(PATIENCE))
+        task.cancel()
+        await task
+        return "not reached"
+
+    env = stack(Script(asking(*(call("waits") for _ in range(count)))), waits).start(turn=turn)
+    assert [m.is_error for m in results(env)] == [True] * count
+    assert "CancelledError" in (results(env)[0].content or "")
+    assert env.has_reply
 
 
 def test_no_tools_at_all() -> None:
@@ -300,10 +381,6 @@ def soft_limit() -> BaseException:
 
 
 ABORTS: list[Callable[[], BaseException]] = [
-    TurnCancelled,
-    LimitExceeded,
-    LeaseLost,
-    StoreFailed,
     KeyboardInterrupt,
     SystemExit,
     GeneratorExit,
@@ -347,7 +424,7 @@ def test_calls_after_a_signal_to_stop_do_not_begin(turn: OpenTurn) -> None:
 
     @tool
     def stop() -> str:
-        raise TurnCancelled
+        raise KeyboardInterrupt
 
     @tool
     def late() -> str:
@@ -355,9 +432,67 @@ def test_calls_after_a_signal_to_stop_do_not_begin(turn: OpenTurn) -> None:
         return "late"
 
     agent = stack(Script(asking(call("stop"), call("late"))), stop, late, max_parallel=1)
-    with pytest.raises(TurnCancelled):
+    with pytest.raises(KeyboardInterrupt):
         agent.start(turn=turn)
     assert ran == []
+
+
+@pytest.mark.parametrize("error", [TurnCancelled, LimitExceeded, LeaseLost, StoreFailed])
+@pytest.mark.parametrize("count", [1, 2])
+def test_another_sessions_end_is_not_the_end_of_this_turn(
+    error: type[Exception], count: int, turn: OpenTurn
+) -> None:
+    @tool
+    def nested() -> str:
+        raise error("of another session")
+
+    env = stack(Script(asking(*(call("nested") for _ in range(count)))), nested).start(turn=turn)
+    said = f"Error: {error.__name__}: of another session"
+    assert [(m.content, m.is_error) for m in results(env)] == [(said, True)] * count
+    assert env.has_reply
+
+
+class Ended(Watched):
+    """A recorder of a turn that ends when its first tool starts."""
+
+    ended: Exception | None = None
+
+    def checkpoint(self, *, now: bool = False) -> None:
+        if now and self.ended is not None:
+            raise self.ended
+
+
+@pytest.mark.parametrize("error", [TurnCancelled, LimitExceeded, LeaseLost, StoreFailed])
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_end_of_this_turn_passes_through_a_tool(
+    error: type[Exception], count: int, turn: OpenTurn
+) -> None:
+    watched = Ended(turn)
+
+    @tool
+    def look(env: Env) -> str:
+        watched.ended = error()
+        env.checkpoint(now=True)
+        return "not reached"
+
+    asked = asking(*(call("look") for _ in range(count)))
+    with pytest.raises(error) as caught:
+        stack(Script(asked), look).start(turn=watched)
+    assert caught.value is watched.ended
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_cancelled_turn_stops_in_its_tool() -> None:
+    @tool
+    def cancelling(env: Env) -> str:
+        session.cancel()
+        env.checkpoint(now=True)
+        return "not reached"
+
+    script = Script(asking(call("cancelling")))
+    session = Session.resume(make_agent(script, "Cancelling", tools=[cancelling]), "one")
+    assert session.prompt("go").status == "cancelled"
+    assert len(script.requests) == 1
 
 
 def test_celerys_own_signal_is_known() -> None:
@@ -435,25 +570,6 @@ def test_a_listener_that_fails_ends_the_turn_with_the_results_kept(turn: OpenTur
     assert [m.content for m in results(seen[0])] == ["sunny in a"]
 
 
-class Watched:
-    """A recorder that tells what is asked of it, and does it."""
-
-    def __init__(self, turn: OpenTurn) -> None:
-        self.turn = turn
-        self.log: list[tuple[str, str]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.turn, name)
-
-    def append(self, message: Message) -> Message:
-        self.log.append((message.role, message.tool_call_id or ""))
-        return self.turn.append(message)
-
-    def start_call(self, asked: ToolCall) -> None:
-        self.log.append(("start", asked.id))
-        self.turn.start_call(asked)
-
-
 def test_a_call_is_started_before_and_its_result_committed_after(turn: OpenTurn) -> None:
     watched = Watched(turn)
 
@@ -494,6 +610,23 @@ def test_a_result_is_committed_while_others_still_run(turn: OpenTurn) -> None:
     env = stack(Script(asking(call("second"), call("first"))), first, second).start(turn=watched)
     assert committed.is_set()
     assert [m.content for m in results(env)] == ["second", "first"]
+
+
+def test_a_call_whose_start_is_not_recorded_does_not_run(turn: OpenTurn) -> None:
+    ran = []
+
+    class Full(Watched):
+        def start_call(self, asked: ToolCall) -> None:
+            raise StoreFailed
+
+    @tool
+    def work() -> str:
+        ran.append(1)
+        return "worked"
+
+    with pytest.raises(StoreFailed):
+        stack(Script(asking(call("work"))), work).start(turn=Full(turn))
+    assert ran == []
 
 
 def test_a_store_that_fails_ends_the_turn(turn: OpenTurn) -> None:
