@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -145,7 +145,7 @@ def _from_test(connection: Any) -> bool:
 
 def _errors() -> tuple[type[Exception], ...]:
     """Give Django's class of errors, and the drivers' own."""
-    initialized: list[Any] = connections.all(initialized_only=True)
+    initialized: Sequence[Any] = connections.all(initialized_only=True)
     return (Error, *(connection.Database.Error for connection in initialized))
 
 

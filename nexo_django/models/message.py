@@ -226,19 +226,19 @@ class AbstractMessage(models.Model):
 
     def _replace(self, *args: Any, **kwargs: Any) -> None:
         """Put another text in the system message's place."""
+        using = kwargs.get("using") or router.db_for_write(type(self), instance=self)
+        # What this object says of itself may not be what is stored.
+        stored = type(self)._base_manager.using(using).filter(pk=self.pk, chat=self.chat_id)
+        if not stored.filter(role=SYSTEM, position=0).exists():
+            raise self._refused()
         before = self.token_count
         self._ready()
         changes = {"token_count": Add(self.token_count - before)}
-        using = kwargs.get("using") or router.db_for_write(type(self), instance=self)
         with transaction.atomic(using=using, savepoint=False):
             if self.place is None:
                 self._move(using, changes)
             else:
                 self.place(changes)
-            # What this object says of itself is not what is stored.
-            stored = type(self)._base_manager.using(using).filter(pk=self.pk, chat=self.chat_id)
-            if not stored.filter(role=SYSTEM, position=0).exists():
-                raise self._refused()
             super().save(*args, **{**kwargs, "using": using})
 
     def _refused(self) -> NotSupported:

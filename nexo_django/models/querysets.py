@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -76,17 +77,26 @@ class MessageQuerySet(models.QuerySet[Any]):
 
     def update(self, **changes: Any) -> int:
         """Refuse to change what was said; only counts and links may be."""
-        if refused := set(changes) - COUNTED - LINKS:
-            raise NotSupported(
-                f"Stored messages are never changed; {', '.join(sorted(refused))} can't be updated."
-            )
+        _refuse(changes)
         return super().update(**changes)
+
+    def bulk_update(self, objs: Any, fields: Any, batch_size: int | None = None) -> int:
+        """See update(); refused before Django's own transaction, which would have to end."""
+        _refuse(fields := list(fields))
+        return super().bulk_update(objs, fields, batch_size)
 
     def bulk_create(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Refuse to go around `save()`, which cleans, places and counts each message."""
         raise NotSupported(
             "Messages are stored by save() and create(), one by one: bulk_create() would leave "
             "them without a place, and out of the chat's totals."
+        )
+
+
+def _refuse(changed: Iterable[str]) -> None:
+    if refused := set(changed) - COUNTED - LINKS:
+        raise NotSupported(
+            f"Stored messages are never changed; {', '.join(sorted(refused))} can't be updated."
         )
 
 

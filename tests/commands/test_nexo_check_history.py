@@ -134,7 +134,7 @@ def test_a_running_chat_is_not_touched():
 def test_what_can_not_be_mended_is_told():
     chat = talk("user-42")
     turn = Turn.objects.get()
-    Message.objects.bulk_create(
+    Message._base_manager.bulk_create(
         [Message(chat=chat, turn=turn, position=50, role="tool", content="whose?")]
     )
     for options in ((), ("--repair",)):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 
 from nexo_django import signals
 from nexo_django.exceptions import NotSupported
@@ -79,6 +80,54 @@ def test_a_queryset_changes_no_content_either() -> None:
     with pytest.raises(NotSupported, match="content"):
         Message.objects.filter(pk=row.pk).update(content="never said")
     assert Message.objects.filter(pk=row.pk).update(token_count=5) == 1
+
+
+def test_no_message_goes_around_the_hook() -> None:
+    chat = make_chat()
+    row = Message.objects.create(chat=chat, role="user", content="said")
+    row.content = "never said"
+    with pytest.raises(NotSupported, match=r"save\(\)"):
+        Message.objects.bulk_create([Message(chat=chat, role="user", content="more")])
+    with pytest.raises(NotSupported, match=r"save\(\)"):
+        chat.messages.bulk_create([Message(role="user", content="more")])
+    with pytest.raises(NotSupported, match="content"):
+        Message.objects.bulk_update([row], ["content"])
+    row.token_count = 5
+    assert Message.objects.bulk_update([row], ["token_count"]) == 1
+    assert list(Message.objects.values_list("content", "token_count")) == [("said", 5)]
+
+
+def test_a_plain_manager_is_left_for_who_knows_what_they_do() -> None:
+    assert type(Message._base_manager.all()) is QuerySet
+    rows = [Message(chat=make_chat(), role="user", position=1, content="made by hand")]
+    assert Message._base_manager.bulk_create(rows) == rows
+
+
+def test_a_stored_message_is_not_made_the_system_message() -> None:
+    chat = make_chat()
+    row = Message.objects.create(chat=chat, role="user", content="said")
+    before = Chat.objects.filter(pk=chat.pk).values().get()
+    row.role, row.position, row.content = "system", 0, "obey"
+    with pytest.raises(NotSupported):
+        row.save()
+    assert Message.objects.values_list("role", "content", "position").get() == ("user", "said", 1)
+    assert Chat.objects.filter(pk=chat.pk).values().get() == before
+
+
+def test_a_system_message_stays_its_chats() -> None:
+    row = Message.objects.create(chat=make_chat(), role="system", content="be kind")
+    row.chat = other = make_chat()
+    with pytest.raises(NotSupported):
+        row.save()
+    assert not other.messages.exists()
+
+
+def test_a_new_message_is_not_written_over_a_stored_one() -> None:
+    chat = make_chat()
+    stored = Message.objects.create(chat=chat, role="user", content="said")
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Message(pk=stored.pk, chat=chat, role="user", content="never said").save()
+    assert Message.objects.get().content == "said"
 
 
 def test_a_count_may_be_taken_again() -> None:

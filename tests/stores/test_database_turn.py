@@ -64,7 +64,7 @@ def fill(chat: Any, count: int) -> None:
         Row(chat=row, position=first + n, role=("user", "assistant")[n % 2], content=f"filler {n}")
         for n in range(count)
     ]
-    Row.objects.bulk_create(rows)
+    Row._base_manager.bulk_create(rows)
     Chat.objects.filter(pk=row.pk).update(next_position=first + count)
 
 
@@ -191,6 +191,21 @@ def test_an_id_may_be_long(length: int) -> None:
     _, asking, answering = chat.history()
     assert asking.calls[0].id == answering.tool_call_id == long
     assert asking.calls[0].name == "n" * length
+
+
+def test_long_ids_that_begin_alike_are_two() -> None:
+    chat = new_chat()
+    turn = chat.begin(ask())
+    ids = ["x" * 5000, "x" * 5000 + "y", "x" * 191, "x" * 192]
+    turn.append(Message(ASSISTANT, None, tool_calls=tuple(ToolCall(id_, "n") for id_ in ids)))
+    for id_ in reversed(ids):
+        turn.start_call(ToolCall(id_, "n"))
+        turn.append(Message(TOOL, f"of {len(id_)}", tool_call_id=id_))
+    turn.append(Message(ASSISTANT, "done"))
+    turn.close()
+    results = [m for m in chat.history() if m.role == TOOL]
+    assert [m.tool_call_id for m in results] == ids
+    assert [m.content for m in results] == [f"of {len(id_)}" for id_ in ids]
 
 
 def test_a_result_without_a_call_is_kept_and_not_shown() -> None:
