@@ -7,14 +7,14 @@ never from a stored row: a resumed session gains nothing.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from django.utils.functional import Promise
 
 from nexo_django import conf, registry
-from nexo_django.completion import LiteLLMCompletion
+from nexo_django.completion import LiteLLMCompletion, offline
 from nexo_django.exceptions import ConfigurationError, NotSupported, brief
 from nexo_django.middleware import (
     DefaultCompactionPipeline,
@@ -38,6 +38,7 @@ LATER: dict[str, Any] = {
     "mcp": {},
     "fetch_allow": [],
 }
+ABSENT = {"skills": "skills", "mcp": "MCP servers", "fetch_allow": "fetch tool"}
 
 
 @dataclass(frozen=True)
@@ -162,14 +163,17 @@ class Agent:
         for key, honoured in LATER.items():
             value = getattr(self, key)
             if value and value != honoured:
+                has = f"has no {ABSENT[key]}" if key in ABSENT else f"knows only {honoured!r}"
                 raise NotSupported(
-                    f"{type(self).__name__}.{key} is {brief(value)}; this version knows "
-                    f"only {honoured!r}. Leave it out."
+                    f"{type(self).__name__}.{key} is {brief(value)}; this version {has}. "
+                    f"Leave it out."
                 )
-        if not isinstance(self.max_turns, int) or self.max_turns < 1:
-            raise ConfigurationError(
-                f"{type(self).__name__}.max_turns is {brief(self.max_turns)}; it must be at least 1."
-            )
+        for key, (fits, must) in RULES.items():
+            if not fits(value := getattr(self, key)):
+                raise ConfigurationError(
+                    f"{type(self).__name__}.{key} is {brief(value)}; it must be {must}."
+                )
+        _refuse_unlisted(type(self).__name__, self.tools)
         declared = inspect.getattr_static(self, "instructions")
         if not isinstance(declared, property) and not _is_text(declared):
             _refuse_uncallable(self, declared)
@@ -178,11 +182,39 @@ class Agent:
                 f"{type(self).__name__}.model is {brief(self.model_id)}; a model's id is at most "
                 f"{MAX_MODEL_ID} characters, without NUL and halves of surrogate pairs."
             )
+        offline.refuse_other(self.model_id)
 
     def close(self) -> None:
         """Give back what the agent holds; may be called twice."""
 
 
+def stack(agent: Agent) -> Pipeline:
+    """Give an agent's pipeline, or raise ConfigurationError when it gave none."""
+    made: Any = agent.pipeline()
+    if not isinstance(made, Pipeline):
+        raise ConfigurationError(
+            f"{type(agent).__name__}.pipeline() returned {brief(made)}; return the Pipeline."
+        )
+    return made
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+# What an attribute must be: one rule for the system check and for a prompt.
+RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "max_turns": (_is_count, "a whole number, at least 1"),
+    "max_prompt_bytes": (_is_count, "a whole number of bytes, at least 1"),
+    "context_window": (
+        lambda value: value is None or _is_count(value),
+        "a whole number of tokens, at least 1, or None",
+    ),
+    "options": (
+        lambda value: isinstance(value, Mapping),
+        'a dictionary, such as {"temperature": 0}',
+    ),
+}
 OVERRIDES = ("model", "instructions", "tools", "max_turns", "context_window", "options", *LATER)
 
 
@@ -208,6 +240,18 @@ def _refuse_uncallable(agent: Agent, declared: Any) -> None:
 
 def _is_text(declared: Any) -> bool:
     return declared is None or isinstance(declared, str | Promise)
+
+
+def _refuse_unlisted(agent: str, tools: Any) -> None:
+    if isinstance(tools, str | bytes | Mapping):
+        kind = {str: "a string", bytes: "bytes"}.get(type(tools), "a dictionary")
+        raise ConfigurationError(f"{agent}.tools is {kind}; give a list of tools.")
+    if tools is None or isinstance(tools, Iterable):
+        return
+    name = getattr(tools, "name", None) or getattr(tools, "__name__", None)
+    if name is None or not callable(tools):
+        raise ConfigurationError(f"{agent}.tools is {brief(tools)}; give a list of tools.")
+    raise ConfigurationError(f"{agent}.tools is the tool {name!r}; put it in a list: [{name}].")
 
 
 def _listed(tools: Any) -> Any:

@@ -5,6 +5,7 @@ docs/reference/checks.md explains each by its id.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,16 @@ from nexo_django.exceptions import ConfigurationError, NotSupported
 
 if TYPE_CHECKING:
     from nexo_django.agent import Agent
+    from nexo_django.tools import Tool
 
 DOCS = "docs/reference/checks.md"
+SQLITE = """OPTIONS = {
+    "transaction_mode": "IMMEDIATE",
+    "init_command": "PRAGMA journal_mode=WAL",
+    "timeout": 30,
+}"""
+# How alike two names must be for one to be a slip of the other.
+NEAR = 0.8
 
 # A layer of a stack, and the one that it must be inside of.
 INSIDE = (
@@ -37,7 +46,7 @@ INSIDE = (
 def problem(number: str, message: str, fix: str, obj: Any = None) -> CheckMessage:
     """Make the message of a check: an error for E, a warning for W."""
     kind = checks.Error if number.startswith("E") else checks.Warning
-    hint = f"{fix} See {DOCS}#{number.lower()}"
+    hint = f"{fix} ({number} in nexo_django's {DOCS})"
     return kind(message, hint=hint, obj=obj, id=f"nexo_django.{number}")
 
 
@@ -101,8 +110,25 @@ def _agent(cls: type[Agent]) -> Iterator[CheckMessage]:
     except TypeError:
         # Its constructor takes arguments that only `resume` knows.
         return
+    yield from _misspelled(cls)
     # The later ones build on what the earlier ones found right.
-    yield from list(_tools(agent)) or list(_declaration(agent)) or _stack(agent)
+    yield from list(_declaration(agent)) or list(_tools(agent)) or _stack(agent)
+
+
+def _misspelled(cls: type[Agent]) -> Iterator[CheckMessage]:
+    from nexo_django.agent import Agent
+
+    known = [name for name in dir(Agent) if not name.startswith("_")]
+    given = {name for base in cls.__mro__ if base not in Agent.__mro__ for name in vars(base)}
+    for name in sorted(given - set(known)):
+        near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=NEAR)
+        if near and not name.startswith("_"):
+            yield problem(
+                "W004",
+                f"{cls.__name__}.{name} is no attribute of an agent. Did you mean {near[0]!r}?",
+                "Rename it; one that is meant to be your own takes a name that is less like ours.",
+                cls,
+            )
 
 
 def _tools(agent: Agent) -> Iterator[CheckMessage]:
@@ -110,13 +136,33 @@ def _tools(agent: Agent) -> Iterator[CheckMessage]:
     from nexo_django.tools import resolve
 
     try:
-        for tool in resolve(agent.tools):
+        tools = resolve(agent.tools)
+        for tool in tools:
             tool.definition()
     except Exception as error:
         yield problem(
             "E004",
             f"{type(agent).__name__}.tools can't be offered to a model: {error}",
             "Give functions with type hints that JSON can express, or Tool objects.",
+            type(agent),
+        )
+        return
+    for tool in tools:
+        yield from _unsaid(tool, agent)
+
+
+def _unsaid(tool: Tool, agent: Agent) -> Iterator[CheckMessage]:
+    """Warn of what the model would have to guess."""
+    missing = [] if tool.description else ["docstring"]
+    for name, schema in tool.parameters.get("properties", {}).items():
+        if not set(schema) - {"title", "default"}:
+            missing.append(f"type for {name!r}")
+    if missing:
+        yield problem(
+            "W005",
+            f"The tool {tool.name!r} of {type(agent).__name__} has no {' and no '.join(missing)}: "
+            f"the model gets nothing to go by.",
+            "Say in its docstring what it is for, and annotate its parameters.",
             type(agent),
         )
 
@@ -134,7 +180,7 @@ def _stack(agent: Agent) -> Iterator[CheckMessage]:
     for message in _faults(agent):
         yield problem(
             "E006",
-            f"{type(agent).__name__}.pipeline() can't work: {message}",
+            message,
             "The order is SessionLog, SystemPrompt, ToolResultLoop, MaxIterations, "
             "DefaultCompactionPipeline, DefaultToolPipeline, completion.",
             type(agent),
@@ -142,16 +188,23 @@ def _stack(agent: Agent) -> Iterator[CheckMessage]:
 
 
 def _faults(agent: Agent) -> Iterator[str]:
+    from nexo_django.agent import stack
+
+    named = f"{type(agent).__name__}.pipeline()"
     try:
-        pipeline = agent.pipeline()
+        pipeline = stack(agent)
+    except ConfigurationError as error:
+        yield str(error)
+        return
     except Exception as error:
-        yield f"it raises {type(error).__name__}: {error}"
+        yield f"{named} can't work: it raises {type(error).__name__}: {error}"
         return
     places: dict[str, int] = {}
     for place, layer in enumerate(pipeline.layers):
         for base in getattr(layer.cls, "__mro__", ()):
             places.setdefault(base.__name__, place)
-    yield from _order(places, has_app=pipeline.app is not None)
+    for fault in _order(places, has_app=pipeline.app is not None):
+        yield f"{named} can't work: {fault}"
 
 
 def _order(places: Mapping[str, int], *, has_app: bool) -> Iterator[str]:
@@ -186,7 +239,7 @@ def _configured(alias: str) -> Iterator[CheckMessage]:
             "W003",
             f"DATABASES[{alias!r}] is SQLite without IMMEDIATE transactions: turns at the same "
             f"time fail with 'database is locked'.",
-            "Set OPTIONS['transaction_mode'] to 'IMMEDIATE', and a timeout of some seconds.",
+            f"Give DATABASES[{alias!r}] these options:\n{SQLITE}\n",
         )
     if _vendor(config) == "mysql" and options.get("charset", "utf8mb4") != "utf8mb4":
         yield problem(
@@ -203,7 +256,7 @@ def _connected(alias: str) -> Iterator[CheckMessage]:
         yield problem(
             "W003",
             f"The SQLite database {alias!r} has no write-ahead log: readers wait for writers.",
-            "Set OPTIONS['init_command'] to 'PRAGMA journal_mode=WAL'.",
+            f"Give DATABASES[{alias!r}] these options:\n{SQLITE}\n",
         )
     if connection.vendor == "mysql":
         charset = _asked(alias, "SELECT @@character_set_database")

@@ -163,6 +163,12 @@ def problems() -> list[str]:
     return list(_problems(given, tuple(RULES)))
 
 
+def check() -> None:
+    """Raise ConfigurationError with everything that is wrong, before anything is done."""
+    if wrong := problems():
+        raise ConfigurationError(" ".join(wrong))
+
+
 class _Settings:
     """The settings as attributes: `NEXO.TIMEOUT` is `get("TIMEOUT")`."""
 

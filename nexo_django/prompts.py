@@ -10,11 +10,12 @@ from nexo_django.sanitize import clean_message, clean_text
 
 MAX_INSTANCE_ID = 191
 MAX_KEY = 191
+UNSTABLE = (bytes, bytearray, bool, type, dict, list, tuple, set, frozenset)
 
 
 def instance_id(value: Any) -> str:
     """Give an instance id as text, or raise TypeError or ValueError."""
-    if value is None or isinstance(value, bytes | bytearray | bool):
+    if value is None or isinstance(value, UNSTABLE):
         raise TypeError(
             f"The instance id is {brief(value)}; give text or something with a stable str(), "
             f"such as a user's primary key."
@@ -26,7 +27,7 @@ def key(value: Any) -> str | None:
     """Give an idempotency key as text, or None."""
     if value is None:
         return None
-    if isinstance(value, bytes | bytearray | bool):
+    if isinstance(value, UNSTABLE):
         raise TypeError(f"The key is {brief(value)}; give text.")
     return _identifier(str(value), "key", MAX_KEY)
 

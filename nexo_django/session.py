@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from django.core.exceptions import SynchronousOnlyOperation
 
-from nexo_django import prompts, registry, streaming
-from nexo_django.agent import Agent
+from nexo_django import conf, prompts, registry, streaming
+from nexo_django.agent import Agent, stack
 from nexo_django.compaction import Change
 from nexo_django.events import Event, OnEvent
 from nexo_django.exceptions import NotSupported, SessionNotFound, brief
@@ -283,23 +283,28 @@ class Session:
         await self.aclose()
 
     def _run(self, text: Any, max_turns: int | None, key: Any, wait: float | None) -> Run:
+        self._check()
         message = prompts.prompt(text, self.agent.max_prompt_bytes)
         return self._ready(message, max_turns, prompts.key(key), wait)
 
     def _continuation(self, max_turns: int | None, wait: float | None) -> Run:
+        self._check()
         return self._ready(None, max_turns, None, wait)
+
+    def _check(self) -> None:
+        conf.check()
+        self.agent.check()
 
     def _ready(
         self, message: Message | None, max_turns: int | None, key: str | None, wait: float | None
     ) -> Run:
         """Check everything that can be checked before anything is written."""
-        self.agent.check()
         limit = self.agent.max_turns if max_turns is None else max_turns
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
             raise ValueError(f"max_turns is {brief(max_turns)}; it must be at least 1.")
         if wait is not None and not _is_wait(wait):
             raise ValueError(f"wait is {brief(wait)}; give seconds, 0 or more.")
-        pipeline = self.agent.pipeline()
+        pipeline = stack(self.agent)
         check = getattr(pipeline.app, "check", None)
         if check is not None:
             check()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nexo_django import conf, events, signals
-from nexo_django.agent import Context
+from nexo_django.agent import Context, stack
 from nexo_django.compaction import Change
 from nexo_django.events import Events, OnEvent
 from nexo_django.exceptions import ConfigurationError, NexoError, NotSupported, TurnCancelled
@@ -212,7 +212,7 @@ def _told(sink: Events, reply: Reply) -> Reply:
 def compact(session: Session, instructions: str | None, dry_run: bool) -> Change | None:
     """Compact a session's view outside any turn, by the layer of its agent's pipeline."""
     agent = session.agent
-    layer = _compaction_layer(agent.pipeline())
+    layer = _compaction_layer(stack(agent))
     turn = session.stored.maintain()
     try:
         log = MessageLog(turn.messages)

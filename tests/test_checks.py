@@ -11,7 +11,8 @@ import pytest
 from django.core import checks as django_checks
 from django.db import connection, connections
 
-from nexo_django import Agent, Pipeline, checks, registry, tool
+from nexo_django import Agent, Pipeline, Session, checks, registry, tool
+from nexo_django.exceptions import ConfigurationError
 from nexo_django.middleware import (
     DefaultCompactionPipeline,
     DefaultToolPipeline,
@@ -139,19 +140,120 @@ def test_a_tool_that_can_not_be_offered(tools):
     assert found.obj.__name__ == "Checked"
 
 
-@pytest.mark.parametrize("attributes", [{"max_turns": 0}, {"max_turns": "5"}, {"model": 7}])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"max_turns": 0},
+        {"max_turns": "5"},
+        {"max_turns": True},
+        {"model": 7},
+        {"context_window": "big"},
+        {"context_window": 0},
+        {"max_prompt_bytes": 0},
+        {"options": []},
+        {"options": None},
+    ],
+)
 def test_a_declaration_that_can_not_work(attributes):
-    agent(**attributes)
-    assert ids(checks.check_agents()) == ["E005"]
+    made = agent(**attributes)
+    (found,) = checks.check_agents()
+    assert ids([found]) == ["E005"]
+    with pytest.raises(ConfigurationError) as refused:
+        Session.resume(made, "user-1").prompt("Hello.")
+    assert str(refused.value) == found.msg
 
 
 @pytest.mark.parametrize(
-    "attributes",
-    [{"sandbox": "local"}, {"permissions": "auto"}, {"skills": ["x"]}, {"fetch_allow": ["a.b"]}],
+    ("tools", "said"),
+    [
+        (tool(fine), "Checked.tools is the tool 'fine'; put it in a list: [fine]."),
+        (fine, "Checked.tools is the tool 'fine'; put it in a list: [fine]."),
+        ("fine", "Checked.tools is a string; give a list of tools."),
+        ({"fine": fine}, "Checked.tools is a dictionary; give a list of tools."),
+        (5, "Checked.tools is 5; give a list of tools."),
+    ],
 )
-def test_what_this_version_does_not_have(attributes):
+def test_tools_that_are_no_list(tools, said):
+    # A function in a class would be a method.
+    made = agent(tools=staticmethod(tools) if tools is fine else tools)
+    (found,) = checks.check_agents()
+    assert (ids([found]), found.msg) == (["E005"], said)
+    with pytest.raises(ConfigurationError, match=r"Checked\.tools"):
+        Session.resume(made, "user-1").prompt("Hello.")
+
+
+def test_a_model_that_looks_like_ours():
+    made = agent(model="nexo/ofline")
+    (found,) = checks.check_agents()
+    assert ids([found]) == ["E005"]
+    assert found.msg == "There is no model 'nexo/ofline'. Did you mean 'nexo/offline'?"
+    with pytest.raises(ConfigurationError, match="Did you mean 'nexo/offline'"):
+        Session.resume(made, "user-1").prompt("Hello.")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("instruction", "instructions"), ("tool", "tools"), ("max_turn", "max_turns")],
+)
+def test_a_misspelled_attribute(name, meant):
+    agent(**{name: None})
+    (found,) = checks.check_agents()
+    assert ids([found]) == ["W004"]
+    assert found.msg == f"Checked.{name} is no attribute of an agent. Did you mean {meant!r}?"
+
+
+def test_attributes_of_ones_own_are_no_mistake():
+    agent(tenant=3, price=1, _tool=4, helper=lambda self: None, model=None, system_prompt=print)
+    assert checks.check_agents() == []
+
+
+def untyped(city, days: int = 1):
+    """Has a parameter without a type."""
+
+
+def unsaid(city: str):
+    return city
+
+
+def described(city):
+    """Weather.
+
+    Args:
+        city: The city's name.
+    """
+
+
+@pytest.mark.parametrize(
+    ("function", "lacks"), [(untyped, "no type for 'city':"), (unsaid, "no docstring:")]
+)
+def test_a_tool_that_tells_too_little(function, lacks):
+    agent(tools=[function])
+    (found,) = checks.check_agents()
+    assert ids([found]) == ["W005"]
+    assert lacks in found.msg
+    assert "nothing to go by" in found.msg
+
+
+def test_a_tool_that_is_described_needs_no_types():
+    agent(tools=[described])
+    assert checks.check_agents() == []
+
+
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ({"sandbox": "local"}, "knows only 'virtual'"),
+        ({"permissions": "auto"}, "knows only 'read_only'"),
+        ({"skills": ["x"]}, "has no skills"),
+        ({"mcp": ["x"]}, "has no MCP servers"),
+        ({"fetch_allow": ["a.b"]}, "has no fetch tool"),
+    ],
+)
+def test_what_this_version_does_not_have(attributes, said):
     agent(**attributes)
-    assert ids(checks.check_agents()) == ["E007"]
+    (found,) = checks.check_agents()
+    assert ids([found]) == ["E007"]
+    assert found.msg.endswith(f"this version {said}. Leave it out.")
 
 
 @pytest.mark.parametrize(
@@ -186,6 +288,16 @@ def test_a_stack_that_can_not_be_made():
     (found,) = checks.check_agents()
     assert ids([found]) == ["E006"]
     assert "KeyError" in found.msg
+
+
+@pytest.mark.parametrize("given", [None, "a pipeline"])
+def test_a_pipeline_that_is_none(given):
+    made = agent(pipeline=lambda self: given)
+    (found,) = checks.check_agents()
+    assert ids([found]) == ["E006"]
+    assert found.msg == f"Checked.pipeline() returned {given!r}; return the Pipeline."
+    with pytest.raises(ConfigurationError, match=r"Checked\.pipeline\(\) returned"):
+        Session.resume(made, "user-1").prompt("Hello.")
 
 
 class OwnLoop(ToolResultLoop):
@@ -289,7 +401,7 @@ def test_each_id_is_documented_and_its_hint_leads_there():
     assert used == set(re.findall(r"^### ([EW]\d{3})$", PAGE, flags=re.MULTILINE))
     for number in used:
         message = checks.problem(number, "What happened.", "Do this.")
-        assert message.hint == f"Do this. See docs/reference/checks.md#{number.lower()}"
+        assert message.hint == f"Do this. ({number} in nexo_django's docs/reference/checks.md)"
         assert (message.level == django_checks.ERROR) == number.startswith("E")
 
 

@@ -8,7 +8,7 @@ from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from nexo_django.admin.display import money
+from nexo_django.admin.display import money, short
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
@@ -26,6 +26,11 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def price(self, row: Any) -> str:
         """What the row's model calls cost."""
         return money(row.cost)
+
+    @admin.display(description=_("chat"), ordering="chat")
+    def of_chat(self, row: Any) -> str:
+        """Which chat the row belongs to, short enough for a list."""
+        return short(str(row.chat))
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Refuse: a row that no session wrote would break the order of its chat."""

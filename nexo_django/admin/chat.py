@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from nexo_django import registry
 from nexo_django.admin.base import ReadOnlyAdmin
-from nexo_django.admin.display import block, pretty
+from nexo_django.admin.display import block, pretty, short
 from nexo_django.admin.transcript import transcript
 from nexo_django.exceptions import SessionBusy
 from nexo_django.models import Chat
@@ -66,8 +66,8 @@ class StateFilter(admin.SimpleListFilter):
 @admin.register(Chat)
 class ChatAdmin(ReadOnlyAdmin):
     list_display = (
-        "agent_name",
-        "instance_id",
+        "agent",
+        "instance",
         "user",
         "state",
         "last_message_at",
@@ -75,7 +75,7 @@ class ChatAdmin(ReadOnlyAdmin):
         "tokens",
         "price",
     )
-    list_display_links = ("agent_name", "instance_id")
+    list_display_links = ("agent", "instance")
     list_filter = (AgentFilter, StateFilter, "last_message_at", "created")
     list_select_related = ("user",)
     ordering = ("-last_message_at",)
@@ -105,6 +105,16 @@ class ChatAdmin(ReadOnlyAdmin):
             },
         ),
     )
+
+    @admin.display(description=_("agent"), ordering="agent_name")
+    def agent(self, chat: Chat) -> str:
+        """The agent's name, short enough for a list."""
+        return short(chat.agent_name)
+
+    @admin.display(description=_("instance"), ordering="instance_id")
+    def instance(self, chat: Chat) -> str:
+        """The instance id, short enough for a list."""
+        return short(chat.instance_id)
 
     @admin.display(description=_("state"))
     def state(self, chat: Any) -> Any:

@@ -13,12 +13,19 @@ from django.utils.translation import gettext as _
 
 # Characters of one text in a list, in a conversation, and on a message's own page.
 PREVIEW, ENTRY, WHOLE = 60, 10_000, 200_000
+# Characters of a name in a column; a hash or a UUID is shown whole.
+COLUMN = 40
 EMPTY = "-"
 
 
 def preview(text: str | None) -> str:
     """Give the beginning of a text on one line."""
     return Truncator(" ".join((text or "").split())).chars(PREVIEW) or EMPTY
+
+
+def short(name: str) -> str:
+    """Give a name that fits a column of a list."""
+    return Truncator(name).chars(COLUMN)
 
 
 def money(cost: Decimal | None) -> str:

@@ -11,14 +11,14 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from nexo_django.admin.base import ReadOnlyAdmin
-from nexo_django.admin.display import PREVIEW, WHOLE, block, pretty, preview
+from nexo_django.admin.display import PREVIEW, WHOLE, block, pretty, preview, short
 from nexo_django.models import Message, ToolCall
 
 
 @admin.register(Message)
 class MessageAdmin(ReadOnlyAdmin):
     list_display = (
-        "chat",
+        "of_chat",
         "position",
         "role",
         "preview",
@@ -98,8 +98,8 @@ class MessageAdmin(ReadOnlyAdmin):
 
 @admin.register(ToolCall)
 class ToolCallAdmin(ReadOnlyAdmin):
-    list_display = ("name", "call_id", "chat", "status", "started", "finished")
-    list_display_links = ("name", "call_id")
+    list_display = ("name", "short_id", "of_chat", "status", "started", "finished")
+    list_display_links = ("name", "short_id")
     list_filter = ("status", "started")
     list_select_related = ("message__chat",)
     search_fields = ("name__exact", "call_id__exact", "message__chat__instance_id__exact")
@@ -125,10 +125,15 @@ class ToolCallAdmin(ReadOnlyAdmin):
         """Give the calls; lists and pages need nothing of their messages' texts."""
         return super().get_queryset(request).defer("message__content", "message__reasoning")
 
+    @admin.display(description=_("id"), ordering="call_id")
+    def short_id(self, call: ToolCall) -> str:
+        """The provider's id of the call, short enough for a list."""
+        return short(call.call_id)
+
     @admin.display(description=_("chat"))
-    def chat(self, call: ToolCall) -> str:
-        """The chat of the call."""
-        return str(call.message.chat)
+    def of_chat(self, call: ToolCall) -> str:
+        """The chat of the call, short enough for a list."""
+        return short(str(call.message.chat))
 
     @admin.display(description=_("arguments"))
     def arguments_text(self, call: ToolCall) -> str:

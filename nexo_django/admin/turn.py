@@ -11,8 +11,8 @@ from nexo_django.models import Turn
 
 @admin.register(Turn)
 class TurnAdmin(ReadOnlyAdmin):
-    list_display = ("chat", "number", "status", "error", "price", "started", "finished")
-    list_display_links = ("chat", "number")
+    list_display = ("of_chat", "number", "status", "error", "price", "started", "finished")
+    list_display_links = ("of_chat", "number")
     list_filter = ("status", "started")
     list_select_related = ("chat",)
     search_fields = ("key__exact", "chat__instance_id__exact", "error__exact")

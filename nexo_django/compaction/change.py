@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
 
@@ -18,8 +18,8 @@ class Change:
     stored yet: messages that are new have no position.
     """
 
-    before: tuple[Message, ...]
-    view: tuple[Message, ...]
+    before: tuple[Message, ...] = field(repr=False)
+    view: tuple[Message, ...] = field(repr=False)
     trigger: str
     layers: tuple[str, ...]
     context: int

@@ -90,6 +90,7 @@ _NO_MONEY = re.compile(
     r"insufficient_quota|exceeded your current quota|insufficient (balance|credits|funds)"
     r"|credit balance is too low"
 )
+_NOT_REACHED = "the provider could not be reached"
 _CODES = ("code", "type", "param")
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_.\[\]-]{0,63}")
 _KEY_SHAPED = re.compile(
@@ -120,6 +121,9 @@ def classify(
     links = chain(error, outer)
     names = {cls.__name__ for link in links for cls in type(link).__mro__}
     kind, says, retryable = _kind(names, text.lower(), status, provider)
+    if says == _NOT_REACHED:
+        # Nobody answered: the status is one that the library made up.
+        status = None
     shown = "" if status is None else f" (status {status}{_codes(error, secrets)})"
     failure = kind(f"{model}: {says}{shown}.", retryable=retryable, status=status, retry_after=None)
     if failure.retryable:
@@ -142,7 +146,7 @@ def _kind(names: set[str], text: str, status: int | None, provider: str) -> Kind
     if status == 429 or "RateLimitError" in names:
         return RateLimited, "the provider limits how often it may be asked", None
     if _is_unreached(names, text):
-        return ProviderUnavailable, "the provider could not be reached", None
+        return ProviderUnavailable, _NOT_REACHED, None
     if status in (408, 504) or names & {"Timeout", "APITimeoutError", "TimeoutException"}:
         return ProviderTimeout, "the provider did not answer in time", None
     if status == 404 or "NotFoundError" in names:

@@ -54,6 +54,7 @@ def check(model: str, **options: Any) -> None:
         raise ConfigurationError(f"A model is a litellm id like 'openai/gpt-4o', not {model!r}.")
     if model == offline.MODEL:
         return
+    offline.refuse_other(model)
     provider = _provider(model, options)
     keys = providers.of(provider, model).keys
     given = options.get("api_key") or _CREDENTIALS & options.keys()

@@ -17,6 +17,7 @@ from nexo_django import events, transcript
 from nexo_django.compaction.record import OPENING
 from nexo_django.completion.answer import deliver, deliver_partial, tell
 from nexo_django.completion.catalogue import OFFLINE
+from nexo_django.exceptions import ConfigurationError, brief
 from nexo_django.messages import (
     ASSISTANT,
     INTERRUPTED,
@@ -83,6 +84,12 @@ class _Asked:
             tuple(m for m in messages[last + 1 :] if m.role == TOOL),
             {tool.name: tool for tool in tools},
         )
+
+
+def refuse_other(model: str) -> None:
+    """Raise ConfigurationError for a model's id that begins like ours and is not."""
+    if model.startswith("nexo/") and model != MODEL:
+        raise ConfigurationError(f"There is no model {brief(model)}. Did you mean {MODEL!r}?")
 
 
 def complete(env: Env) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from functools import cache
+
 from django.apps import apps
 from django.conf import settings
 from django.core.exceptions import AppRegistryNotReady
@@ -10,6 +13,8 @@ from nexo_django import conf
 from nexo_django.exceptions import ConfigurationError, brief
 from nexo_django.stores.base import Store
 from nexo_django.stores.memory import MemoryStore
+
+logger = logging.getLogger(__name__)
 
 APP = "nexo_django"
 CHAT_MODEL = f"{APP}.Chat"
@@ -20,11 +25,16 @@ def default_store() -> Store:
     """Give the store that the settings name.
 
     Without Django's settings, or without the app among INSTALLED_APPS, that is the memory of
-    the process unless NEXO["SESSION_STORE"] says otherwise. Raises ConfigurationError for
+    the process unless NEXO["SESSION_STORE"] says otherwise, which is logged once. Raises ConfigurationError for
     settings that can't be honoured, and where Django is not set up yet.
     """
     _check_chat_model(conf.get("SESSION_CHAT_MODEL"))
-    return store_for(conf.get("SESSION_STORE") or ("database" if _installed() else "memory"))
+    named = conf.get("SESSION_STORE")
+    if named or _installed():
+        return store_for(named or "database")
+    if conf.configured():
+        _tell_of_memory()
+    return store_for("memory")
 
 
 def store_for(value: str) -> Store:
@@ -45,6 +55,16 @@ def store_for(value: str) -> Store:
     from nexo_django.stores.database import DatabaseStore
 
     return DatabaseStore()
+
+
+@cache
+def _tell_of_memory() -> None:
+    """Warn, once in a process: a site that forgot the app would only lose its chats."""
+    logger.warning(
+        "%r is not in INSTALLED_APPS: sessions are kept in this process's memory and lost with it;"
+        " add it and migrate, or set NEXO['SESSION_STORE'] = 'memory'.",
+        APP,
+    )
 
 
 def _installed() -> bool:

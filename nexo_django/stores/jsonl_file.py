@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -12,11 +13,15 @@ from typing import Any, Generic, TypeVar
 
 from nexo_django.exceptions import StoreFailed
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 ARCHIVE = ".archive-"
 # The stretch that is replaced.
 LAST = -1
+# Line numbers that a warning names.
+NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -176,6 +181,7 @@ class JSONLFile(Generic[T]):
         broken = [*(lines.raw[i] for i in lines.bad), lines.torn]
         if any(line.strip() for line in broken):
             self._quarantine([line for line in broken if line.strip()])
+            self._tell(lines)
         if bad:
             kept = [b" " * len(r) if i in bad else r for i, r in enumerate(lines.raw)]
             self._swap(b"".join(line + b"\n" for line in kept), None)
@@ -193,6 +199,19 @@ class JSONLFile(Generic[T]):
         finally:
             os.close(fd)
         _sync_directory(path)
+
+    def _tell(self, lines: Lines[T]) -> None:
+        torn = [len(lines.raw)] if lines.torn.strip() else []
+        numbers = ", ".join(str(index + 1) for index in [*lines.bad, *torn][:NAMED])
+        count = len(lines.bad) + len(torn)
+        logger.warning(
+            "%s: %d line(s) hold no message that can be read (%s). They were moved to %s.quarantine"
+            " and are left out.",
+            self.path,
+            count,
+            f"line {numbers}{', ...' if count > NAMED else ''}",
+            self.path.name,
+        )
 
     def _write(self, data: bytes) -> None:
         fd = self._owned()
