@@ -206,3 +206,15 @@ def test_a_settings_module_that_fails_is_not_taken_for_none(tmp_path):
     )
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{BROKEN}"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_check_tells_every_mistake_at_once(settings):
+    settings.NEXO = {"TIMEOUT": 0, "ACCESS": "a.b", "NOPE": 1}
+    with pytest.raises(ConfigurationError) as caught:
+        conf.check()
+    assert all(text in str(caught.value) for text in conf.problems())
+    settings.NEXO["TIMEOUT"] = 5
+    with pytest.raises(ConfigurationError, match="ACCESS"):
+        conf.check()
+    settings.NEXO = {"TIMEOUT": 5}
+    conf.check()

@@ -37,7 +37,7 @@ def test_a_wrong_instance_id_is_a_value_error(value, says):
         prompts.instance_id(value)
 
 
-@pytest.mark.parametrize("value", [None, b"id", True])
+@pytest.mark.parametrize("value", [None, b"id", True, [], [7], {}, (1,), {2}, str])
 def test_an_instance_id_that_has_no_stable_text_is_a_type_error(value):
     with pytest.raises(TypeError, match="give text"):
         prompts.instance_id(value)

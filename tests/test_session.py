@@ -572,3 +572,14 @@ def test_the_store_follows_the_settings(store):
     with override_settings(NEXO={"SESSION_STORE": other}):
         assert session.history() == []
     assert len(session.history()) == 2
+
+
+@pytest.mark.parametrize("wrong", [{"ENCRYPTION_KEYS": ["k"]}, {"TIMEOUT": 0}, {"NOPE": 1}])
+def test_a_setting_that_can_not_be_honoured_is_refused_before_anything_is_written(store, wrong):
+    session = Session.resume(make_agent(Script("one")), "refused")
+    with override_settings(NEXO={"SESSION_STORE": store, **wrong}):
+        with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+            session.prompt("go")
+        with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+            session.stream("go")
+    assert session.history() == []

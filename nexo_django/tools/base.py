@@ -125,9 +125,11 @@ def tool(
 
 def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a tool of a function; used bare or with options."""
-    if fn is not None:
-        return Tool(fn, **options)
-    return lambda function: Tool(function, **options)
+    if fn is None:
+        return lambda function: Tool(function, **options)
+    if isinstance(fn, str):
+        raise TypeError(f"@tool takes a function; for a name write @tool(name={fn!r}).")
+    return Tool(fn, **options)
 
 
 async def _awaited(value: Any) -> Any:

@@ -90,3 +90,9 @@ def test_nothing_changed_is_told_as_that():
     told = change(STORED, STORED)
     assert told.removed == told.added == told.rewritten == told.front == ()
     assert told.first_kept_position == 1
+
+
+def test_its_repr_shows_no_messages():
+    shown = repr(change(STORED, STORED))
+    assert "tokens_before=" in shown
+    assert "Message(" not in shown

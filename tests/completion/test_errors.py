@@ -244,3 +244,9 @@ def test_what_was_handled_before_is_no_signal() -> None:
         error = wrapped(APIStatusError("no"))
     assert errors.aborted(error) is outer
     assert errors.aborted(error, outer) is None
+
+
+def test_a_provider_that_was_not_reached_has_no_status() -> None:
+    failure = errors.classify(made("InternalServerError", "Connection error.", 500), "openai/m")
+    assert str(failure) == "openai/m: the provider could not be reached."
+    assert failure.status is None

@@ -106,3 +106,31 @@ except ConfigurationError as error:
         env={},
     )
     assert told in done.stdout, done.stderr
+
+
+MEMORY = """
+from django.conf import settings
+settings.configure({settings})
+import django
+django.setup()
+from nexo_django.stores.choice import default_store
+default_store()
+default_store()
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "times"),
+    [("", 1), ("NEXO={'SESSION_STORE': 'memory'}", 0), ("INSTALLED_APPS=['nexo_django']", 0)],
+)
+def test_a_site_without_the_app_is_told_once(settings: str, times: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY.format(settings=settings)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=Path(__file__).parents[2],
+        env={},
+        check=True,
+    )
+    assert done.stderr.count("is not in INSTALLED_APPS") == times

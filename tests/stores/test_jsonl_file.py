@@ -246,3 +246,26 @@ def test_a_full_disk_leaves_nothing_half_written(path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert make(path).read() == [*RECORDS, {"n": 6}, {"n": 7}]
     assert [p.name for p in path.parent.iterdir()] == ["log.jsonl"]
+
+
+def test_who_opens_a_file_is_told_of_lines_that_are_left_out(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.write_bytes(b'{"n": 1}\nsecret\n\n{"n": 2}\n[7]\n{"to')
+    assert opened(path) == [{"n": 1}, {"n": 2}]
+    (said,) = caplog.records
+    assert said.levelname == "WARNING"
+    assert said.getMessage() == (
+        f"{path}: 3 line(s) hold no message that can be read (line 2, 5, 6). "
+        f"They were moved to log.jsonl.quarantine and are left out."
+    )
+    caplog.clear()
+    opened(path)
+    assert caplog.records == []
+
+
+def test_of_many_bad_lines_some_are_named(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path.write_bytes(b"bad\n" * 1000)
+    assert opened(path) == []
+    assert "1000 line(s)" in caplog.text
+    assert "8, 9, 10, ...)" in caplog.text

@@ -199,3 +199,8 @@ def test_a_bound_method_is_a_tool() -> None:
     assert list(made.parameters["properties"]) == ["item"]
     assert made.run({"item": "tea"}).content == "tea: 3"
     assert inspect.ismethod(made.fn)
+
+
+def test_a_name_given_for_the_function_is_refused():
+    with pytest.raises(TypeError, match=r"write @tool\(name='n'\)"):
+        tool("n")
