@@ -275,10 +275,8 @@ class DatabaseChat:
             leases.keep(lease)
             with connections.mapped("read"):
                 loaded = rows.view(chat, self._messages())
-            turn.system = next((row for row in loaded.messages if row.position == 0), None)
-            turn.view_since = database_compaction.view_since(chat)
             # What may still be continued stays open.
-            turn.messages = repaired(loaded.values(), keep_open=True)
+            turn.show(loaded, database_compaction.view_since(chat), keep_open=True)
         except BaseException:
             turn.close()
             raise
@@ -291,9 +289,7 @@ class DatabaseChat:
         with connections.mapped("read"):
             loaded = rows.view(chat, self._messages())
         repair(turn, loaded, keep_open=keep_open, idempotent=idempotent or frozenset())
-        turn.system = next((row for row in loaded.messages if row.position == 0), None)
-        turn.view_since = database_compaction.view_since(chat)
-        turn.messages = repaired(loaded.values(), keep_open=keep_open)
+        turn.show(loaded, database_compaction.view_since(chat), keep_open=keep_open)
         connections.release(self.alias)
 
     def _finished(self, row: Any) -> DatabaseTurn:

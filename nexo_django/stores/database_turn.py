@@ -72,6 +72,14 @@ class DatabaseTurn:
         self._thread = threading.get_ident()
         self._polled = time.monotonic()
 
+    def show(self, loaded: rows.Rows, since: int, *, keep_open: bool) -> None:
+        """Begin with the view that was loaded."""
+        self.system = next((row for row in loaded.messages if row.position == 0), None)
+        self.view_since = since
+        self.messages = repaired(loaded.values(), keep_open=keep_open)
+        # However long that took: a long view must not cost a look more than a short one.
+        self._polled = time.monotonic()
+
     def append(self, message: Message) -> Message:
         """Commit a message and give it as it was stored."""
         if message.role == SYSTEM:
