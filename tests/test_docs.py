@@ -129,6 +129,67 @@ def test_code_runs_as_printed(page, tmp_path):
     assert done.returncode == 0, done.stderr[-4000:]
 
 
+DRIVE = """
+import asyncio, sys
+from pathlib import Path
+from django.test import AsyncClient, Client, override_settings
+from django.test.utils import setup_test_environment
+from tests.test_docs import run_page
+
+run_page(Path(sys.argv[1]))
+setup_test_environment()
+from django.contrib.auth.models import User
+user, _ = User.objects.get_or_create(username="driven")
+
+async def read(response):
+    parts = response.streaming_content if response.streaming else [response.content]
+    if getattr(response, "is_async", False):
+        return b"".join([part async for part in parts]).decode()
+    return b"".join(parts).decode()
+
+async def post(url, text):
+    client = AsyncClient()
+    await client.aforce_login(user)
+    response = await client.post(url, text)
+    return response.status_code, await read(response)
+
+def posted(url, text):
+    client = Client()
+    client.force_login(user)
+    response = client.post(url, text)
+    return response.status_code, asyncio.run(read(response))
+
+with override_settings(ROOT_URLCONF="page"):
+    for url, how in URLS:
+        send = posted if how == "sync" else lambda *given: asyncio.run(post(*given))
+        assert Client().post(url, {"text": "Hello."}).status_code == 302, url
+        assert send(url, {})[0] == 400, url
+        assert send(url, {"text": "x" * 1_000_001})[0] == 400, url
+        status, said = send(url, {"text": "My name is Mac."})
+        assert status == 200 and "Mac" in said, (url, status, said)
+"""
+
+
+@pytest.mark.parametrize(
+    ("page", "urls"),
+    [
+        ("how-to/django-views.md", [("/ask", "sync"), ("/ask-async", "async")]),
+        ("how-to/streaming.md", [("/chat-wsgi", "sync"), ("/chat", "async")]),
+    ],
+)
+def test_the_views_answer_what_they_say(page, urls, tmp_path):
+    environ = {**environment(tmp_path), "DJANGO_SETTINGS_MODULE": "project.settings"}
+    done = subprocess.run(
+        [sys.executable, "-c", f"URLS = {urls!r}\n{DRIVE}", str(DOCS / page)],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
 def test_the_tutorial_works_as_written(tmp_path):
     """Type what the tutorial says: files are written, commands run, outputs compared."""
     environ = environment(tmp_path)
