@@ -43,6 +43,10 @@ LLM_FAILURE = "llm_failure"
 BEFORE_TOOL = "before_tool"
 APPROVE_TOOL = "approve_tool"
 AFTER_TOOL = "after_tool"
+COMPACT_START = "compact_start"
+COMPACT_LAYER = "compact_layer"
+COMPACT_END = "compact_end"
+COMPACT_FAILURE = "compact_failure"
 
 # What only `Pipeline.on()` hears.
 HOOKS = (
@@ -54,6 +58,10 @@ HOOKS = (
     BEFORE_TOOL,
     APPROVE_TOOL,
     AFTER_TOOL,
+    COMPACT_START,
+    COMPACT_LAYER,
+    COMPACT_END,
+    COMPACT_FAILURE,
 )
 
 OnEvent = Callable[[str, dict[str, Any]], object]

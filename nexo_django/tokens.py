@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from hashlib import blake2b
 from itertools import pairwise
 from math import ceil
 from pathlib import Path
@@ -149,32 +150,58 @@ class Approximate:
 
 
 class Tiktoken:
-    """Counts with OpenAI's o200k tokens, from the file that litellm ships.
+    """Counts with OpenAI's own tokens, from the files that litellm ships.
 
-    Without that file or tiktoken it counts as `Approximate` does; it never downloads one.
+    Without the file or tiktoken it counts as `Approximate` does; it never downloads one.
+    `count` remembers what it counted, so that a message is encoded once in a process.
     """
 
-    ruler = "o200k:1"
-
-    def __init__(self, per_message: int = PER_MESSAGE) -> None:
-        self.per_message = per_message
+    def __init__(self, per_message: int = PER_MESSAGE, encoding: str = "o200k") -> None:
+        self.per_message, self.encoding = per_message, encoding
+        self.ruler = f"{encoding}:1"
 
     def count(self, messages: Sequence[Message], tools: Iterable[Any] | None = None) -> int:
         """Count messages and schemas."""
-        total = count_text(schemas(tools))
+        total = self._text(schemas(tools))
         for message in messages:
-            total += self.per_message + count_text(render(message)) + count_parts(message)
+            total += self.per_message + self._text(render(message)) + count_parts(message)
             if message.reasoning:
-                total += count_text(_json(message.reasoning))
+                total += self._text(_json(message.reasoning))
         return total
+
+    def _text(self, text: str) -> int:
+        seed = f"{self.encoding} {text}".encode("utf-8", "surrogatepass")
+        key = blake2b(seed, digest_size=16).digest()
+        with _remembering:
+            found = _remembered.get(key)
+        if found is None:
+            found = count_text(text, self.encoding)
+            with _remembering:
+                _remembered[key] = found
+                if len(_remembered) > _REMEMBERED:
+                    del _remembered[next(iter(_remembered))]
+        return found
+
+
+_OPENAI = re.compile(r"(ft:)?(gpt-(\d|oss)|chatgpt-|o\d(-|$))")
+_OLDER = re.compile(r"(ft:)?gpt-(3|4(-|$))")
+
+
+def exact(model: str | None) -> Tiktoken | None:
+    """Give the counter that counts as the model's provider does; None where there is none."""
+    name = (model or "").rpartition("/")[2]
+    if not _OPENAI.match(name):
+        return None
+    return Tiktoken(encoding="cl100k" if _OLDER.match(name) else "o200k")
 
 
 # A tokenizer is given pieces: about a million spaces in one text make it panic.
 _PIECE = 100_000
-_loading = threading.Lock()
-_O200K = "fb374d419588a4632f3f557e76b4b70aebbca790"
+_REMEMBERED = 20_000
+_remembered: dict[bytes, int] = {}
+_remembering, _loading = threading.Lock(), threading.Lock()
 _WORD = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_PATTERN = "|".join(
+_O200K = "|".join(
     (
         rf"[^\r\n\p{{L}}\p{{N}}]?{_WORD[0]}*{_WORD[1]}+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
         rf"[^\r\n\p{{L}}\p{{N}}]?{_WORD[0]}+{_WORD[1]}*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
@@ -185,13 +212,22 @@ _PATTERN = "|".join(
         r"\s+",
     )
 )
+_CL100K = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+"
+    r"| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+)
+# The names of the files that litellm ships, and how a text is split into words.
+_ENCODINGS = {
+    "o200k": ("fb374d419588a4632f3f557e76b4b70aebbca790", _O200K),
+    "cl100k": ("9b5ad71b2ce5302211f9c61530b329a4922fc6a4", _CL100K),
+}
 
 
-def count_text(text: str) -> int:
-    """Count a text's tokens with o200k; as `estimate` does where that can't be had."""
+def count_text(text: str, encoding: str = "o200k") -> int:
+    """Count a text's tokens by an encoding; as `estimate` does where that can't be had."""
     if not text:
         return 0
-    encode = _encoder()
+    encode = _encoder(encoding)
     if encode is None:
         return estimate(text)
     pieces = pairwise((*range(0, len(text), _PIECE), len(text)))
@@ -201,24 +237,25 @@ def count_text(text: str) -> int:
         return estimate(text)
 
 
-def _encoder() -> Callable[[str], list[int]] | None:
+def _encoder(encoding: str = "o200k") -> Callable[[str], list[int]] | None:
     with _loading:
-        return _load()
+        return _load(encoding)
 
 
 @cache
-def _load() -> Callable[[str], list[int]] | None:
+def _load(encoding: str) -> Callable[[str], list[int]] | None:
+    name, pattern = _ENCODINGS[encoding]
     try:
         import tiktoken
 
         # find_spec does not run the package, which takes five seconds.
         found = importlib.util.find_spec("litellm")
         places = (found and found.submodule_search_locations) or []
-        path = next(Path(p) / "litellm_core_utils" / "tokenizers" / _O200K for p in places)
+        path = next(Path(p) / "litellm_core_utils" / "tokenizers" / name for p in places)
         lines = (line.split() for line in path.read_bytes().splitlines() if line)
         ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
         made = tiktoken.Encoding(
-            "o200k_base", pat_str=_PATTERN, mergeable_ranks=ranks, special_tokens={}
+            f"{encoding}_base", pat_str=pattern, mergeable_ranks=ranks, special_tokens={}
         )
     except Exception:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nexo_django.compaction.base import Applied, Compaction, Strategy
-from nexo_django.compaction.change import Change
+from nexo_django.compaction.change import Change, Spent
 from nexo_django.compaction.pipeline import CompactionPipeline, Outcome, composed, ladder
 from nexo_django.compaction.sliding_window import SlidingWindow
 from nexo_django.compaction.summarize import Summarize, SummaryFailed
@@ -16,6 +16,7 @@ __all__ = [
     "CompactionPipeline",
     "Outcome",
     "SlidingWindow",
+    "Spent",
     "Strategy",
     "Summarize",
     "SummaryFailed",

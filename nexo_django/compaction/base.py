@@ -16,6 +16,21 @@ Keep = Callable[[str, ToolCall], str | None]
 App = Callable[["Compaction"], Any]
 
 
+class Watch(Protocol):
+    """What a compaction tells while it runs, and what may stop it."""
+
+    stream: bool
+
+    def layer(self, name: str) -> None:
+        """Hear that a layer begins its work."""
+
+    def spend(self, usage: Usage) -> None:
+        """Hear what a call of a model used, whatever comes of the compaction."""
+
+    def checkpoint(self, *, now: bool = False) -> None:
+        """Raise if the turn must not go on."""
+
+
 class Sink(Protocol):
     """Where a compaction tells what happens."""
 
@@ -53,6 +68,7 @@ class Compaction:
     deadline: float | None = None
     instructions: str | None = None
     dry_run: bool = False
+    watch: Watch | None = None
     applied: list[Applied] = field(default_factory=list)
     dropped: list[Message] = field(default_factory=list)
     original: list[Message] | None = None
@@ -110,6 +126,17 @@ class Compaction:
         self.applied = [done for done in self.applied if done.after >= size]
         return True
 
+    def begin(self, layer: str) -> None:
+        """Tell that a layer begins its work."""
+        if self.watch is not None:
+            self.watch.layer(layer)
+
+    def spend(self, usage: Usage) -> None:
+        """Add what a call of a model used."""
+        self.usage += usage
+        if self.watch is not None:
+            self.watch.spend(usage)
+
     def failed(self, error: Exception) -> None:
         """Note that a layer could not do its work; the others go on."""
         self.failures.append(error)
@@ -132,8 +159,10 @@ class Strategy:
     app: App | None = None
 
     def __call__(self, env: Compaction) -> None:
-        if env.over and (smaller := self.rewrite(env)) is not None:
-            env.take(self.name, smaller)
+        if env.over:
+            env.begin(self.name)
+            if (smaller := self.rewrite(env)) is not None:
+                env.take(self.name, smaller)
         if self.app is not None and (env.over or (env.dropped and self.paid is not None)):
             self.app(env)
 

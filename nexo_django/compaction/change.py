@@ -10,6 +10,18 @@ from nexo_django.messages import NORMAL, SYSTEM, TOOL, Message, Usage
 
 
 @dataclass(frozen=True)
+class Spent:
+    """What an attempt to compact used that changed nothing; `error` names why, a class."""
+
+    trigger: str
+    error: str
+    context: int
+    target: int
+    usage: Usage
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class Change:
     """One compaction: the view before and after it, and how it came about.
 

@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from nexo_django.compaction.base import App, Applied, Compaction, Keep, Sink, Strategy, at_least
+from nexo_django.compaction.base import (
+    App,
+    Applied,
+    Compaction,
+    Keep,
+    Sink,
+    Strategy,
+    Watch,
+    at_least,
+)
 from nexo_django.compaction.clip import clip
 from nexo_django.compaction.sliding_window import SlidingWindow
 from nexo_django.compaction.summarize import Summarize
@@ -113,6 +122,7 @@ class CompactionPipeline:
         deadline: float | None = None,
         instructions: str | None = None,
         dry_run: bool = False,
+        watch: Watch | None = None,
     ) -> Outcome:
         """Compact a list and tell how that went.
 
@@ -131,6 +141,7 @@ class CompactionPipeline:
             deadline=deadline,
             instructions=instructions,
             dry_run=dry_run,
+            watch=watch,
         )
         before = env.count(env.conversation)
         # A pipeline composes whatever its layers take; these take a Compaction.

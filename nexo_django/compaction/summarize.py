@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nexo_django import events as names
-from nexo_django.compaction.base import Compaction, Strategy, at_least
+from nexo_django.compaction.base import Compaction, Strategy, Watch, at_least
 from nexo_django.compaction.record import chunks, prompt, record, shortened
 from nexo_django.compaction.selection import in_front, is_note, select
 from nexo_django.events import Events
@@ -19,6 +19,8 @@ from nexo_django.messages import (
     USER,
     Message,
     MessageLog,
+    ToolCall,
+    Usage,
 )
 from nexo_django.pipeline import Env
 
@@ -124,6 +126,7 @@ class Summarize(Strategy):
         if env.dry_run:
             return UNWRITTEN
         earlier = "\n\n".join((m.content or "").removeprefix(PREFIX) for m in old)
+        env.begin(self.name)
         system = prompt(room, env.instructions)
         budget = self._input(env) - env.size(Message(SYSTEM, system))
         earlier = shortened(earlier, max(200, budget // 2))
@@ -144,10 +147,39 @@ class Summarize(Strategy):
         retries = Events(_retries(env), keep=False)
         inner = Env(messages=messages, events=retries, model=env.model, deadline=env.deadline)
         inner.metadata["once"] = True
-        self.completion(inner)
-        answers = messages[2:]
-        env.usage = sum((m.usage for m in answers if m.usage is not None), env.usage)
+        if env.watch is not None:
+            inner.stream, messages.recorder = env.watch.stream, _Watched(env.watch)
+            inner.checkpoint(now=True)
+        try:
+            self.completion(inner)
+        finally:
+            answers = messages[2:]
+            used = [m.usage for m in answers if m.usage is not None]
+            if used:
+                env.spend(sum(used, Usage()))
         return _text(answers[-1] if answers else None)
+
+
+class _Watched:
+    """A recorder that keeps nothing, so that the answer is heard of a cancelled turn."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+
+    def append(self, message: Message) -> Message:
+        """Take the answer as it is."""
+        return message
+
+    def set_system(self, text: str | None) -> Message | None:
+        """Leave the system message as it is given."""
+        return Message(SYSTEM, text) if text else None
+
+    def start_call(self, call: ToolCall) -> None:
+        """Note nothing: a summariser has no tools."""
+
+    def checkpoint(self, *, now: bool = False) -> None:
+        """Raise if the turn that waits for the summary must not go on."""
+        self.watch.checkpoint(now=now)
 
 
 def _text(answer: Message | None) -> str:

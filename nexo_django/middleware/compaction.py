@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from nexo_django.compaction.pipeline import (
     floor,
     ladder,
 )
+from nexo_django.compaction.progress import Progress
 from nexo_django.completion.catalogue import facts
 from nexo_django.exceptions import (
     ConfigurationError,
@@ -26,7 +26,7 @@ from nexo_django.exceptions import (
 )
 from nexo_django.messages import ASSISTANT, NORMAL, Message, Usage
 from nexo_django.pipeline import App, Env
-from nexo_django.tokens import Approximate, Calibrated, Counter, measure
+from nexo_django.tokens import Approximate, Calibrated, Counter, exact, measure
 from nexo_django.transcript import problem, sendable
 
 # For a model of which nothing is known.
@@ -74,8 +74,7 @@ class DefaultCompactionPipeline:
 
     def __call__(self, env: Env) -> None:
         env.compactor = self.compactor
-        request = Request(self, env)
-        if request.due and request.context > self._quiet:
+        if request := self._due(env):
             self._compact(request, "threshold")
         try:
             self.app(env)
@@ -89,7 +88,7 @@ class DefaultCompactionPipeline:
 
         With `dry_run` it tells what would change: nothing is, and no model is asked.
         """
-        request = Request(self, env)
+        request = Request(self, env).exactly()
         request.target = min(request.target, max(1, int(request.counted * self.compact_to)))
         return self._compact(request, "manual", instructions, dry_run)
 
@@ -100,14 +99,23 @@ class DefaultCompactionPipeline:
             self._since = _unknown(env.messages) if known is None else _after(env.messages, known)
         return self._since
 
+    def _due(self, env: Env) -> Request | None:
+        """Give what must be compacted: by the estimate, and then by the exact count too."""
+        request = Request(self, env)
+        if request.due and request.context > self._quiet:
+            request = request.exactly()
+            if request.due and request.context > self._quiet:
+                return request
+        return None
+
     def _again(self, env: Env, overflow: ContextOverflow) -> None:
-        request = Request(self, env, overflown=True)
+        request = Request(self, env, overflown=True).exactly()
         if self._compact(request, "overflow") is None:
             raise request.too_large() from overflow
         try:
             self.app(env)
         except ContextOverflow as second:
-            raise Request(self, env, overflown=True).too_large() from second
+            raise Request(self, env, overflown=True).exactly().too_large() from second
 
     def _compact(
         self,
@@ -116,12 +124,19 @@ class DefaultCompactionPipeline:
         instructions: str | None = None,
         dry_run: bool = False,
     ) -> Change | None:
-        env, started = request.env, time.monotonic()
-        outcome = self._attempt(request, instructions, dry_run)
+        env = request.env
+        progress = Progress(env, trigger, quiet=dry_run)
+        try:
+            progress.start(request.context, request.target, request.window)
+            outcome = self._attempt(request, instructions, progress)
+        except BaseException as error:
+            progress.aborted(error)
+            raise
         if outcome is None or not outcome.reached:
             after = request.context if outcome is None else outcome.after + request.overhead
             self._quiet = after + int(request.window * COOL_DOWN)
         if outcome is None or not outcome.changed:
+            progress.record()
             return None
         change = Change(
             before=tuple(env.messages),
@@ -135,24 +150,27 @@ class DefaultCompactionPipeline:
             reached=outcome.reached,
             floor=outcome.floor,
             usage=outcome.usage,
-            seconds=time.monotonic() - started,
+            seconds=progress.seconds,
         )
         if not dry_run:
             self._apply(env, change)
         return change
 
-    def _attempt(self, request: Request, instructions: str | None, dry_run: bool) -> Outcome | None:
+    def _attempt(
+        self, request: Request, instructions: str | None, progress: Progress
+    ) -> Outcome | None:
         try:
-            outcome = request.attempt(self.compactor, instructions, dry_run)
+            outcome = request.attempt(self.compactor, instructions, progress)
         except Exception as error:
             if is_abort(error):
                 raise
-            request.declined(type(error).__name__, "The compactor failed.")
+            progress.declined(type(error).__name__, "The compactor failed.")
             return None
         wrong = problem(sendable(outcome.messages))
         if wrong is None or problem(sendable(request.env.messages)) is not None:
+            progress.end(outcome)
             return outcome
-        request.declined("BadRequest", f"The compactor gave messages that can't be sent: {wrong}")
+        progress.declined("BadRequest", f"The compactor gave messages that can't be sent: {wrong}")
         return None
 
     def _apply(self, env: Env, change: Change) -> None:
@@ -188,11 +206,19 @@ class Request:
     """What the next model call would take, by one ruler, and what there is room for."""
 
     def __init__(
-        self, middleware: DefaultCompactionPipeline, env: Env, *, overflown: bool = False
+        self,
+        middleware: DefaultCompactionPipeline,
+        env: Env,
+        *,
+        overflown: bool = False,
+        counter: Counter | None = None,
     ) -> None:
-        self.env = env
-        counter = middleware.token_counter or env.token_counter or Approximate()
-        env.token_counter = counter
+        self.env, self._middleware, self._overflown = env, middleware, overflown
+        usual = middleware.token_counter or env.token_counter or Approximate()
+        env.token_counter = usual
+        given = counter or middleware.token_counter
+        self.cheap = given is None and isinstance(usual, Approximate) and usual.usual
+        counter = counter or usual
         tools = middleware.tools or env.tools or _offered(middleware.app)
         since = middleware.since(env)
         self.context, factor = measure(
@@ -210,14 +236,21 @@ class Request:
         self.target = max(1, int(self.window * middleware.compact_to) - self.overhead)
         self.limit = max(1, self.window - self.overhead)
 
-    def attempt(self, compactor: Any, instructions: str | None, dry_run: bool) -> Outcome:
+    def exactly(self) -> Request:
+        """Count again as the provider does, where that is known; one ruler from here on."""
+        counter = exact(self.env.model) if self.cheap else None
+        if counter is None:
+            return self
+        return Request(self._middleware, self.env, overflown=self._overflown, counter=counter)
+
+    def attempt(self, compactor: Any, instructions: str | None, progress: Progress) -> Outcome:
         """Let the compactor work on the messages."""
-        messages, sink = list(self.env.messages), _Sink(self.env)
+        messages, dry_run = list(self.env.messages), progress.quiet
         if isinstance(compactor, CompactionPipeline):
             return compactor.attempt(
                 messages,
                 self.target,
-                events=sink,
+                events=progress,
                 token_counter=self.counter,
                 limit=self.limit,
                 keep=None if dry_run else self.env.metadata.get("keep_output"),
@@ -225,15 +258,12 @@ class Request:
                 deadline=self.env.deadline,
                 instructions=instructions,
                 dry_run=dry_run,
+                watch=None if dry_run else progress,
             )
         smaller = compactor.compact(
-            messages, target=self.target, events=sink, token_counter=self.counter
+            messages, target=self.target, events=progress, token_counter=self.counter
         )
         return Outcome.of(compactor, messages, smaller, self.target, self.counter)
-
-    def declined(self, error: str, message: str) -> None:
-        """Tell that nothing was compacted; the turn goes on as it is."""
-        self.env.emit(events.ERROR, {"error": error, "message": message})
 
     def too_large(self) -> ContextTooLarge:
         """Make the error that says what can't be made to fit."""
@@ -251,16 +281,6 @@ class Request:
             budget=self.window,
             culprit=culprit,
         )
-
-
-class _Sink:
-    """What a compactor tells goes to the turn's listeners and hooks."""
-
-    def __init__(self, env: Env) -> None:
-        self.env = env
-
-    def emit(self, type: str, payload: dict[str, Any]) -> None:
-        self.env.emit(type, payload)
 
 
 def _compactor(given: Any, layers: Iterable[Any] | None, summariser: Any, keep_steps: int) -> Any:
