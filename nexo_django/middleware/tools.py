@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -63,6 +63,12 @@ class DefaultToolPipeline:
     def __init__(self, app: App, tools: Iterable[Any] = (), max_parallel: int = 8) -> None:
         if isinstance(max_parallel, bool) or not isinstance(max_parallel, int) or max_parallel < 1:
             raise ConfigurationError(f"max_parallel is {max_parallel!r}; it is at least 1.")
+        if isinstance(tools, Iterator):
+            # The stack is built for every turn.
+            raise ConfigurationError(
+                f"The tools are a {type(tools).__name__}, which only the first turn could read; "
+                f"give a list."
+            )
         self.app = app
         self.tools = resolve(tools)
         self.max_parallel = max_parallel

@@ -110,6 +110,13 @@ def test_two_tools_of_one_name_are_refused() -> None:
         stack(Script(), weather, weather).start("go")
 
 
+def test_tools_that_only_the_first_turn_could_read_are_refused() -> None:
+    made = (each for each in [weather])
+    with pytest.raises(ConfigurationError, match="give a list"):
+        Pipeline().use(DefaultToolPipeline, tools=made).run(Script()).start("go")
+    assert list(made) == [weather]
+
+
 @pytest.mark.parametrize("limit", [0, -1, None, "2", True])
 def test_max_parallel_is_a_count(limit: Any) -> None:
     with pytest.raises(ConfigurationError, match="max_parallel"):

@@ -113,6 +113,7 @@ def test_what_is_no_tool_is_refused(value: Any) -> None:
 
 def test_resolve_keeps_the_order() -> None:
     assert [made.name for made in resolve([Duck(), plain, Look])] == ["duck", "plain", "look"]
+    assert [made.name for made in resolve(each for each in (Duck(), plain))] == ["duck", "plain"]
     assert resolve(None) == []
     assert resolve(()) == []
 
