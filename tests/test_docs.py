@@ -15,6 +15,7 @@ import shlex
 import subprocess
 import sys
 import types
+import unittest
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +91,22 @@ def run_page(page: Path) -> None:
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 exec(compile(block.code, str(page), "exec"), module.__dict__)
             printed = out.getvalue()
+    run_cases(module)
+
+
+def run_cases(module: types.ModuleType) -> None:
+    """Run the test cases that a page shows."""
+    load = unittest.defaultTestLoader.loadTestsFromTestCase
+    found = [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == "page"]
+    cases = [load(cls) for cls in found if issubclass(cls, unittest.TestCase)]
+    if cases:
+        from django.test.utils import setup_test_environment
+
+        setup_test_environment()
+        said = io.StringIO()
+        result = unittest.TextTestRunner(said).run(unittest.TestSuite(cases))
+        assert result.testsRun, said.getvalue()
+        assert result.wasSuccessful(), said.getvalue()
 
 
 def environment(folder: Path) -> dict[str, str]:
