@@ -15,7 +15,6 @@ class Spent:
 
     trigger: str
     error: str
-    context: int
     target: int
     usage: Usage
     seconds: float = 0.0

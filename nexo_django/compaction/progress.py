@@ -22,7 +22,7 @@ class Progress:
         self.env, self.trigger, self.quiet = env, trigger, quiet
         self.stream = env.stream
         self.usage = Usage()
-        self.context = self.target = 0
+        self.target = 0
         self.error = ""
         self._started = time.monotonic()
 
@@ -33,7 +33,7 @@ class Progress:
 
     def start(self, context: int, target: int, window: int) -> None:
         """Tell that it begins."""
-        self.context, self.target = context, target
+        self.target = target
         told = {"context": context, "target": target, "window": window}
         self._hook(events.COMPACT_START, {"trigger": self.trigger, **told})
 
@@ -88,7 +88,6 @@ class Progress:
             Spent(
                 trigger=self.trigger,
                 error=self.error,
-                context=self.context,
                 target=self.target,
                 usage=self.usage,
                 seconds=self.seconds,

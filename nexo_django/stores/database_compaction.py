@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import transaction
 from django.db.models import Max, OuterRef, Subquery
 
-from nexo_django.compaction.change import Change
+from nexo_django.compaction.change import Change, Spent
 from nexo_django.leases import Lease
 from nexo_django.messages import NORMAL, SUMMARY, SYSTEM, USER, Message
 from nexo_django.models import Tables, usage
@@ -75,6 +75,23 @@ def store(turn: DatabaseTurn, change: Change) -> int:
     spent = {} if plan.front is not None else usage.moves(usage.columns(change.usage))
     turn.fence(current_compaction=made, **spent)
     return plan.upto
+
+
+def store_failed(turn: DatabaseTurn, spent: Spent) -> None:
+    """Store what an attempt used that changed nothing, inside `writing`."""
+    turn.fence(**usage.moves(usage.columns(spent.usage)))
+    chat = turn.tables.chat.objects.using(turn.alias).get(pk=turn.row.chat_id)
+    made = turn.tables.compaction(
+        chat_id=chat.pk,
+        version=_last_version(chat, turn.alias) + 1,
+        trigger=spent.trigger[:20],
+        tokens_target=spent.target,
+        usage=spent.usage.to_dict(),
+        duration=timedelta(seconds=spent.seconds),
+        status=CompactionStatus.FAILED,
+        error=spent.error[:100],
+    )
+    made.save(using=turn.alias, force_insert=True)
 
 
 def undo(tables: Tables, alias: str, chat: Any) -> bool:

@@ -88,7 +88,8 @@ def view(chat: Any, messages: Any) -> Rows:
 
 def view_as_of(chat: Any, messages: Any, position: int) -> Rows:
     """Load what the model saw when that was the last position."""
-    made = chat.compactions.using(messages.db).filter(upto_position__lte=position)
+    made = chat.compactions.using(messages.db).exclude(status="failed")
+    made = made.filter(upto_position__lte=position)
     in_force = Q(undone_position__isnull=True) | Q(undone_position__gt=position)
     then = made.filter(in_force).select_related("summary").order_by("-version").first()
     return _shown(chat, messages, then, position)
