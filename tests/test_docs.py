@@ -1,7 +1,7 @@
 """The documentation is true: its code runs, its tables are complete, and it builds.
 
 A page's ```python blocks run in order in a process of their own, with a database of their own; a
-```text block after one is what it prints. A block after `% not run: reason` is left out.
+```text block after one is what it prints. A block after `<!-- not run: reason -->` is left out.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def blocks(page: Path) -> Iterator[Block]:
                 caption = lines[start].partition(":caption:")[2].strip()
                 start += 1
             text = "\n".join(line[indent:] for line in lines[start:end]) + "\n"
-            run = not before.startswith("% not run:")
+            run = not before.startswith("<!-- not run:")
             yield Block(match[3], start + 1, text, caption, run)
             index = end
         before = lines[index].strip() or before
@@ -74,7 +74,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 def run_page(page: Path) -> None:
     """Run a page's code in this process; raise AssertionError where its output differs."""
-    if "% no settings" not in page.read_text():
+    if "<!-- no settings -->" not in page.read_text():
         import django
         from django.core.management import call_command
 
@@ -133,7 +133,7 @@ def pages() -> list[str]:
 @pytest.mark.parametrize("page", pages())
 def test_code_runs_as_printed(page, tmp_path):
     environ = environment(tmp_path)
-    if "% no settings" not in (DOCS / page).read_text():
+    if "<!-- no settings -->" not in (DOCS / page).read_text():
         environ["DJANGO_SETTINGS_MODULE"] = "project.settings"
     done = subprocess.run(
         [sys.executable, "-m", "tests.test_docs", str(DOCS / page)],
