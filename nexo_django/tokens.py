@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from nexo_django.messages import ASSISTANT, COMPLETE, Message
 
 # Stored beside a count; a count by another ruler is made again.
-RULER = "estimate:1"
+RULER = "estimate:2"
 CHARS_PER_TOKEN = 4.0
 PER_MESSAGE = 4
 IMAGE, LARGE_IMAGE, PAGE, FILE = 1600, 5000, 1500, 5000
@@ -53,7 +53,7 @@ def _weigh(text: str, chars_per_token: float) -> float:
         four = len(text.encode("utf-16-le", "surrogatepass")) // 2 - len(text)
         size = len(text.encode("utf-8", "surrogatepass")) - len(ascii_bytes)
         three = size - 2 * other - 2 * four
-        weight += 0.6 * (other - three - four) + three + 3 * four
+        weight += 0.6 * (other - three - four) + 1.3 * three + 3 * four
     for run in _DENSE.findall(text):
         if _DIGIT.search(run) and _LETTER.search(run):
             weight += len(run) / min(_DENSE_CHARS, chars_per_token) - len(run) / chars_per_token
@@ -170,6 +170,8 @@ class Tiktoken:
         return total
 
     def _text(self, text: str) -> int:
+        if not text:
+            return 0
         seed = f"{self.encoding} {text}".encode("utf-8", "surrogatepass")
         key = blake2b(seed, digest_size=16).digest()
         with _remembering:

@@ -36,6 +36,7 @@ from nexo_django.tokens import (
     count_text,
     estimate,
     estimate_message,
+    exact,
     measure,
     render,
     same_model,
@@ -69,6 +70,24 @@ def test_a_message_is_counted_as_it_is_rendered():
     assert render(Message(TOOL, "x", tool_call_id="c1")) == "tool: x (answering c1)"
     broken = ToolCall("c1", "search", {}, raw_arguments="{oops")
     assert "{oops" in render(Message(ASSISTANT, tool_calls=[broken]))
+
+
+TOOL_SCHEMA = {
+    "type": "function",
+    "function": {
+        "name": "search_orders",
+        "description": "Find the orders of a customer, the newest first.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "customer": {"type": "string", "description": "The customer's number."},
+                "limit": {"type": "integer", "description": "At most so many.", "default": 20},
+                "status": {"type": "string", "enum": ["open", "paid", "cancelled"]},
+            },
+            "required": ["customer"],
+        },
+    },
+}
 
 
 def corpus() -> dict[str, str]:
@@ -157,13 +176,96 @@ def test_o200k_counts_without_a_network_and_without_litellm():
     assert done.returncode == 0, done.stderr
 
 
-def test_the_encoding_is_tiktokens_own(monkeypatch):
+ENCODINGS = pytest.mark.parametrize("encoding", ["o200k", "cl100k"])
+
+
+@pytest.fixture
+def encode(encoding, monkeypatch):
+    """Give tiktoken's own encoding, which it would download."""
     tiktoken = pytest.importorskip("tiktoken")
     found = tokens.importlib.util.find_spec("litellm").submodule_search_locations[0]
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", f"{found}/litellm_core_utils/tokenizers")
-    encode = tiktoken.get_encoding("o200k_base").encode_ordinary
+    return tiktoken.get_encoding(f"{encoding}_base").encode_ordinary
+
+
+@ENCODINGS
+def test_the_encoding_is_tiktokens_own(encoding, encode):
     for text in corpus().values():
-        assert abs(count_text(text) - len(encode(text))) <= len(text) // 100_000
+        assert abs(count_text(text, encoding) - len(encode(text))) <= len(text) // 100_000
+
+
+@ENCODINGS
+def test_how_far_the_counts_are_from_the_providers(encoding, encode):
+    # What OpenAI adds: three tokens and the role's to each message.
+    counter = Tiktoken(encoding=encoding)
+    print(f"\n{encoding:16} {'provider':>9} {'exact':>9} {'estimate':>9}")
+    for kind, text in corpus().items():
+        message = Message(USER, text)
+        real = len(encode(text)) + 4
+        exactly, roughly = counter.count([message]), estimate_message(message)
+        print(f"{kind:16} {real:9,} {exactly / real:9.1%} {roughly / real:9.1%}")
+        assert 0.9 * real <= exactly <= 1.1 * real
+        # NUL is replaced before anything is sent.
+        assert 0.9 * real <= roughly or "NUL" in kind
+    shown = [TOOL_SCHEMA] * 5
+    real = len(encode(json.dumps(shown)))
+    exactly, roughly = (c.count([], tools=shown) for c in (counter, Approximate()))
+    print(f"{'tool schemas':16} {real:9,} {exactly / real:9.1%} {roughly / real:9.1%}")
+    assert 0.9 * real <= exactly <= 1.1 * real
+    assert 0.9 * real <= roughly
+
+
+@pytest.mark.parametrize(
+    ("model", "encoding"),
+    [
+        ("openai/gpt-4o-mini", "o200k"),
+        ("gpt-5", "o200k"),
+        ("openai/gpt-4.1-nano", "o200k"),
+        ("o3-mini", "o200k"),
+        ("openrouter/openai/gpt-oss-120b", "o200k"),
+        ("ft:gpt-4o:org::1", "o200k"),
+        ("azure/gpt-35-turbo", "cl100k"),
+        ("gpt-4-turbo", "cl100k"),
+        ("openai/gpt-4", "cl100k"),
+        ("anthropic/claude-sonnet-4-5", None),
+        ("azure/my-deployment", None),
+        ("nexo/offline", None),
+        ("ollama/olmo2", None),
+        (None, None),
+    ],
+)
+def test_who_counts_with_which_encoding(model, encoding):
+    counter = exact(model)
+    assert (None if counter is None else counter.encoding) == encoding
+    assert counter is None or counter.ruler == f"{encoding}:1"
+
+
+def test_a_message_is_encoded_once():
+    tokens._remembered.clear()
+    messages = [Message(USER, f"text {number}") for number in range(5)]
+    counter = Tiktoken()
+    before = counter.count(messages)
+    assert len(tokens._remembered) == 5
+    assert Tiktoken().count([*messages, messages[0]]) > before
+    assert len(tokens._remembered) == 5
+    Tiktoken(encoding="cl100k").count(messages)
+    assert len(tokens._remembered) == 10
+
+
+def test_what_is_remembered_is_bounded(monkeypatch):
+    monkeypatch.setattr(tokens, "_REMEMBERED", 3)
+    tokens._remembered.clear()
+    messages = [Message(USER, f"text {number}") for number in range(9)]
+    assert Tiktoken().count(messages) == Tiktoken().count(messages)
+    assert len(tokens._remembered) == 3
+
+
+@ENCODINGS
+@pytest.mark.parametrize("character", [" ", "a", "\n", "我", "1", "!"])
+def test_a_million_of_one_character_is_counted(encoding, character):
+    message = Message(USER, character * 1_000_000)
+    assert 1_000 < Tiktoken(encoding=encoding).count([message]) <= 1_010_000
+    assert estimate_message(message) > 1_000
 
 
 @pytest.mark.parametrize(
