@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from nexo_django.compaction.change import Change
+from nexo_django.compaction.change import Change, Spent
 from nexo_django.messages import Message, Recorder, ToolCall, Usage
 
 RUNNING, DONE, FAILED = "running", "done", "failed"
@@ -77,6 +77,9 @@ class OpenTurn(Recorder, Protocol):
 
     def compacted(self, change: Change) -> list[Message]:
         """Commit a compaction and give the new view as it is stored; originals are kept."""
+
+    def compaction_failed(self, spent: Spent) -> None:
+        """Commit what an attempt used that changed nothing."""
 
     def keep_output(self, text: str, call: ToolCall) -> str | None:
         """Keep the whole text of a result that is cut, and give the id to read it by.

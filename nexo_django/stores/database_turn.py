@@ -12,7 +12,7 @@ from typing import Any
 from django.utils import timezone
 
 from nexo_django import connections
-from nexo_django.compaction.change import Change
+from nexo_django.compaction.change import Change, Spent
 from nexo_django.exceptions import LeaseLost, StoreFailed, TurnCancelled, brief, is_abort
 from nexo_django.leases import Lease
 from nexo_django.messages import (
@@ -158,6 +158,14 @@ class DatabaseTurn:
                 shown = rows.view(chat, self.tables.message.objects.using(self.alias))
             self._give_back()
             return repaired(shown.values(), keep_open=True)
+
+    def compaction_failed(self, spent: Spent) -> None:
+        """Commit what an attempt to compact used that changed nothing."""
+        with self._lock, self.writing():
+            database_compaction.store_failed(self, spent)
+            usage = self.usage + spent.usage
+            self.update_turn(usage, self.status)
+        self.usage = usage
 
     def keep_output(self, text: str, call: ToolCall) -> str | None:
         """Keep the whole text of a result that is cut, and give the id to read it by."""

@@ -41,7 +41,7 @@ from nexo_django.stores.parts import as_of as seen_at
 from nexo_django.transcript import distinct, interrupted_result
 
 if TYPE_CHECKING:
-    from nexo_django.compaction.change import Change
+    from nexo_django.compaction.change import Change, Spent
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +114,12 @@ class LocalTurn:
             self.usage += change.usage
             self.view_since = _made_upto(held)
             return [private(message) for message in held.contents.view(keep_open=True)]
+
+    def compaction_failed(self, spent: Spent) -> None:
+        """Add what an attempt to compact used that changed nothing."""
+        with self._lock:
+            self._owned()
+            self.usage += spent.usage
 
     def keep_output(self, text: str, call: ToolCall) -> str | None:
         """Keep the whole text of a result that is cut, and give the id to read it by."""
