@@ -49,7 +49,7 @@ def clean_message(message: Message) -> Message:
         mark=_text(message.mark),
         model=_text(message.model),
         finish_reason=_text(message.finish_reason),
-        usage=None if message.usage is None else _clean_usage(message.usage),
+        usage=None if message.usage is None else clean_usage(message.usage),
         extra=clean_json(message.extra),
     )
 
@@ -66,7 +66,8 @@ def _clean_call(call: ToolCall) -> ToolCall:
     )
 
 
-def _clean_usage(usage: Usage) -> Usage:
+def clean_usage(usage: Usage) -> Usage:
+    """Give the usage with numbers that can be summed and stored."""
     counts = {name: _count(getattr(usage, name)) for name in COUNTS}
     raw = None if usage.raw is None else clean_json(usage.raw)
     return Usage(**counts, cost=_cost(usage.cost), raw=raw)

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from django.db import connections, models, transaction
-from django.db.models import F, Value
+from django.db.models import Case, F, Q, Value, When
 from django.db.models.query import ModelIterable
 from django.db.models.sql.subqueries import UpdateQuery
 
@@ -153,8 +153,21 @@ def _kind(value: Any) -> Any:
 def _change(model: Any, name: str, kind: Any) -> Any:
     if isinstance(kind, int):
         return DatabaseTime(kind / 1000)
-    slot = Slot(("set", name), output_field=model._meta.get_field(name))
-    return None if kind is None else F(name) + slot if kind is Add else slot
+    column = model._meta.get_field(name)
+    slot = Slot(("set", name), output_field=column)
+    if kind is None:
+        return None
+    return slot if kind is not Add else _sum(column, slot)
+
+
+def _sum(column: Any, slot: Slot) -> Any:
+    after = F(column.name) + slot
+    if not isinstance(column, models.DecimalField):
+        return after
+    # A sum that no longer fits stays at the most that does.
+    most = Decimal(10 ** (column.max_digits - column.decimal_places) - 1)
+    full = When(Q(**{f"{column.name}__gt": Value(most, output_field=column) - slot}), then=most)
+    return Case(full, default=after, output_field=column)
 
 
 def _keyed(values: Mapping[str, Any]) -> dict[str, Any]:

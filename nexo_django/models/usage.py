@@ -11,9 +11,13 @@ from django.utils.translation import gettext_lazy as _
 
 from nexo_django.messages import COUNTS, Usage
 from nexo_django.models.compiled import Add
+from nexo_django.sanitize import clean_usage
 
-MOST = 2**31 - 1
+MOST, MOST_SUM = 2**31 - 1, 2**63 - 1
 COST_DIGITS, COST_PLACES = 20, 12
+SMALLEST_COST = Decimal(1).scaleb(-COST_PLACES)
+# A whole number: SQLite's are floats, and would round one that is all nines up.
+MOST_COST = Decimal(10 ** (COST_DIGITS - COST_PLACES) - 1)
 
 
 class UsageSums(models.Model):
@@ -49,12 +53,18 @@ class UsageSums(models.Model):
 
 def columns(usage: Usage) -> dict[str, Any]:
     """Give a usage as a message's columns; what is out of range is cut to it."""
-    counts = {f"{name}_tokens": min(max(getattr(usage, name), 0), MOST) for name in COUNTS}
-    cost = usage.cost
-    # The column holds that much; a larger cost of one call is not a price.
-    if cost is None or not cost.is_finite() or abs(cost) >= 10 ** (COST_DIGITS - COST_PLACES):
-        return {**counts, "cost": None}
-    return {**counts, "cost": cost.quantize(Decimal(1).scaleb(-COST_PLACES))}
+    return _columns(clean_usage(usage), MOST)
+
+
+def sums(usage: Usage) -> dict[str, Any]:
+    """Give sums of usage as a turn's columns; what is out of range is cut to it."""
+    return _columns(usage, MOST_SUM)
+
+
+def _columns(usage: Usage, most: int) -> dict[str, Any]:
+    counts = {f"{name}_tokens": min(getattr(usage, name), most) for name in COUNTS}
+    cost = None if usage.cost is None else min(usage.cost, MOST_COST).quantize(SMALLEST_COST)
+    return {**counts, "cost": cost}
 
 
 def moves(columns: Mapping[str, Any]) -> dict[str, Any]:
