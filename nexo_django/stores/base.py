@@ -61,10 +61,11 @@ class OpenTurn(Recorder, Protocol):
     """A turn under way; also the recorder of its messages.
 
     `messages` is the view, repaired and with the prompt at its end: calls without a result
-    are only left open in the last step, and only those that may run. `reply` is set, and
-    nothing may be written, when the key's turn was finished before: `status` is then that
-    turn's. Several processes' clocks are never compared. Answers at positions after
-    `view_since` reported on the view as it is: it has only grown since.
+    are only left open in the last step, and only those that may run. When the key's turn was
+    finished before, `status` is that turn's, `reply` its last message of the model if there is
+    one, and nothing may be written. An answer makes the turn done; what is appended after it
+    takes the turn up again. Several processes' clocks are never compared. Answers at
+    positions after `view_since` reported on the view as it is: it has only grown since.
     """
 
     number: int
@@ -79,7 +80,7 @@ class OpenTurn(Recorder, Protocol):
         """Commit a compaction and give the new view as it is stored; originals are kept."""
 
     def compaction_failed(self, spent: Spent) -> None:
-        """Commit what an attempt used that changed nothing."""
+        """Commit what an attempt to compact used that changed nothing."""
 
     def keep_output(self, text: str, call: ToolCall) -> str | None:
         """Keep the whole text of a result that is cut, and give the id to read it by.

@@ -30,7 +30,8 @@ class Contents:
     """What is stored of a chat, in order.
 
     An assistant message reserves the positions after it for its results, so that parallel
-    results are in call order whoever finishes first; `slots` are those still free.
+    results are in call order whoever finishes first; `slots` are those still free. `start` is
+    where the last turn's messages begin, None where a compaction left that unknown.
     """
 
     messages: list[Message] = field(default_factory=list)
@@ -38,6 +39,7 @@ class Contents:
     system: Message | None = None
     next: int = 1
     slots: list[tuple[ToolCall, int]] = field(default_factory=list)
+    start: int | None = None
 
     def add(self, messages: Iterable[Message]) -> None:
         """Take in messages that are stored, in the order in which they were written."""
@@ -69,7 +71,7 @@ class Contents:
 
     def replace(self, messages: Iterable[Message]) -> None:
         """Put these messages in place of all."""
-        self.messages, self.next, self.slots = [], 1, []
+        self.messages, self.next, self.slots, self.start = [], 1, [], None
         self.add(messages)
 
     def answered(self, call_id: str | None) -> bool:
@@ -101,8 +103,10 @@ class Contents:
         return total(self._last())
 
     def _last(self) -> list[Message]:
-        start = last_prompt(self.messages)
-        return [] if start is None else self.messages[start:]
+        if self.start is not None:
+            return [m for m in self.messages if (m.position or 0) >= self.start]
+        prompt = last_prompt(self.messages)
+        return [] if prompt is None else self.messages[prompt:]
 
     def _slot(self, message: Message) -> tuple[ToolCall, int] | None:
         if message.role != TOOL:

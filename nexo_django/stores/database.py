@@ -298,7 +298,7 @@ class DatabaseChat:
         answers = self._messages().filter(turn=row, role=ASSISTANT).order_by("-position")
         with connections.mapped("read"):
             answer = answers.first()
-            turn.reply = Message(ASSISTANT) if answer is None else answer.value()
+            turn.reply = None if answer is None else answer.value()
         return turn
 
     def _missing(self) -> SessionNotFound:

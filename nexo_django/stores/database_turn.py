@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from django.utils import timezone
@@ -17,8 +18,6 @@ from nexo_django.exceptions import LeaseLost, StoreFailed, TurnCancelled, brief,
 from nexo_django.leases import Lease
 from nexo_django.messages import (
     ASSISTANT,
-    COMPLETE,
-    COUNTS,
     INTERRUPTED,
     SYSTEM,
     TOOL,
@@ -28,10 +27,12 @@ from nexo_django.messages import (
 )
 from nexo_django.models import Tables, compiled
 from nexo_django.models.tool_call import OPEN, CallStatus
+from nexo_django.models.usage import sums
 from nexo_django.models.values import message_value
-from nexo_django.sanitize import clean_message, clean_text
+from nexo_django.sanitize import clean_message, clean_text, clean_usage
 from nexo_django.stores import database_compaction, database_outputs, rows
 from nexo_django.stores.base import CANCELLED, DONE, RUNNING, TURN_LIMIT
+from nexo_django.stores.contents import settles
 from nexo_django.transcript import distinct, repaired
 
 logger = logging.getLogger(__name__)
@@ -39,7 +40,6 @@ logger = logging.getLogger(__name__)
 # What a turn does not go on from.
 OUTCOMES = (DONE, TURN_LIMIT, CANCELLED)
 POLL_SECONDS = 0.5
-MOST = 2**63 - 1
 
 
 class DatabaseTurn:
@@ -84,7 +84,7 @@ class DatabaseTurn:
         """Commit a message and give it as it was stored."""
         if message.role == SYSTEM:
             return self.set_system(message.content) or message
-        with self._lock:
+        with self._alone():
             value = distinct(clean_message(message))
             call = self.calls.get(value.tool_call_id or "") if value.role == TOOL else None
             if call is not None:
@@ -93,7 +93,7 @@ class DatabaseTurn:
 
     def set_system(self, text: str | None) -> Message | None:
         """Make this the one system message, or take it away; writes only what changes."""
-        with self._lock:
+        with self._alone():
             row, text = self.system, clean_text(text or "")
             if text == ("" if row is None else row.content):
                 return None if row is None else message_value(row)
@@ -109,7 +109,7 @@ class DatabaseTurn:
 
     def start_call(self, call: ToolCall) -> None:
         """Commit that a tool call starts to run; a call that has started does not again."""
-        with self._lock:
+        with self._alone():
             row = self.calls.get(call.id)
             if row is None:
                 return
@@ -146,7 +146,8 @@ class DatabaseTurn:
 
     def compacted(self, change: Change) -> list[Message]:
         """Commit a compaction and give the new view as it is stored; originals are kept."""
-        with self._lock:
+        change = replace(change, usage=clean_usage(change.usage))
+        with self._alone():
             with self.writing():
                 seen = database_compaction.store(self, change)
                 usage = self.usage + change.usage
@@ -191,16 +192,17 @@ class DatabaseTurn:
 
     def finish(self, status: str, error: str = "") -> None:
         """Commit how the turn ended; an answer without calls has committed DONE itself."""
-        with self._lock:
-            if self.status == DONE:
-                return
-            with self.writing(last=True):
-                self.fence(**({"open_turn": None} if status in OUTCOMES else {}))
-                self.update_turn(self.usage, status, error=error[:100])
-            self.status = status
+        if self.status == DONE:
+            return
+        with self._alone(), self.writing(last=True):
+            self.fence(**({"open_turn": None} if status in OUTCOMES else {}))
+            self.update_turn(self.usage, status, error=error[:100])
+        self.status = status
 
     def close(self) -> None:
         """Give the lease back, as the last thing; may be called twice and never raises."""
+        if self.lease is None or not self.lease.here:
+            return
         with self._lock:
             lease, self.lease = self.lease, None
         if lease is None:
@@ -275,19 +277,20 @@ class DatabaseTurn:
         return message_value(row, answers=value.tool_call_id)
 
     def _message(self, value: Message) -> Message:
-        done = value.role == ASSISTANT and not value.calls and value.status == COMPLETE
+        done = settles(value)
         usage = self.usage + value.usage if value.usage else self.usage
-        status = DONE if done else self.status
+        # What comes after an answer takes the turn up again: it was not the last one.
+        status = DONE if done else RUNNING if self.status == DONE else self.status
         links = {"chat_id": self.row.chat_id, "turn_id": self.row.pk}
         if value.role == ASSISTANT:
             links["model_id"] = self.model_id
         row = self.tables.message.from_value(value, **links)
-        settled = {"open_turn": None} if done else {}
-        row.place = lambda totals: self.advance(1 + len(value.calls), **totals, **settled)
+        moved = {} if status == self.status else {"open_turn": None if done else self.number}
+        row.place = lambda totals: self.advance(1 + len(value.calls), **totals, **moved)
         with self.writing(last=done):
             row.save(using=self.alias, force_insert=True)
             calls = self._store_calls(row)
-            if done or value.usage:
+            if status != self.status or value.usage:
                 self.update_turn(usage, status)
         if row.role != TOOL:
             self.calls, self.outputs = calls, {}
@@ -330,28 +333,37 @@ class DatabaseTurn:
 
     def update_turn(self, usage: Usage, status: str, **changes: Any) -> None:
         """Write what the turn used and how it stands, inside `writing`."""
-        sums: dict[str, Any] = {
-            f"{name}_tokens": min(getattr(usage, name), MOST) for name in COUNTS
-        }
-        if usage.total or usage.cost is not None:
-            sums["cost"] = usage.cost
-        if status != RUNNING:
-            changes["finished"] = timezone.now()
         if self.row.pk is None:
             return
+        used = sums(usage)
+        if not usage.total and usage.cost is None:
+            del used["cost"]
+        finished = None if status == RUNNING else timezone.now()
         # A commit whose confirmation was lost may have settled it already.
-        running = {"pk": self.row.pk, "status": RUNNING}
-        compiled.update(
-            self.tables.turn, self.alias, running, {"status": status, **sums, **changes}
-        )
+        seen = {"pk": self.row.pk, "status": self.status}
+        after = {"status": status, "finished": finished, **used, **changes}
+        compiled.update(self.tables.turn, self.alias, seen, after)
 
     def _calls(self) -> Any:
         return self.tables.tool_call._base_manager.using(self.alias)
 
     def _held(self) -> Lease:
-        if self.lease is None:
+        lease = self.lease
+        if lease is None:
             raise LeaseLost(f"Turn {self.number} is over; nothing was written.")
-        return self.lease
+        if not lease.here:
+            raise LeaseLost(
+                f"Turn {self.number} is of the process that this one was forked from; nothing "
+                f"was written. A child must leave by os._exit(), not through its parent's turn."
+            )
+        return lease
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        # First whose it is: in a forked child nobody may ever free the lock.
+        self._held()
+        with self._lock:
+            yield
 
     def _lost(self) -> LeaseLost:
         return LeaseLost(

@@ -81,7 +81,7 @@ class JSONLChat(LocalChat):
         """Give what is stored now."""
         log, turns = _log(self.path), _turns(self.path)
         notes = turns.read()
-        return _contents(log.read(), notes, log.size)
+        return _contents(log.read(), notes, log)
 
     def exists(self) -> bool:
         """Whether the chat is stored: a log that nothing was written to is none."""
@@ -167,7 +167,7 @@ class JSONLHold:
         try:
             self._clear()
             messages, notes = self._log.open(), self._turns.open()
-            self.contents = _contents(messages, notes, self._log.size)
+            self.contents = _contents(messages, notes, self._log)
             self._settle(notes)
         except BaseException:
             self.release()
@@ -318,9 +318,12 @@ def _note(data: dict[str, Any]) -> dict[str, Any]:
     return note
 
 
-def _contents(messages: Iterable[Message], notes: list[dict[str, Any]], size: int) -> Contents:
+def _contents(
+    messages: Iterable[Message], notes: list[dict[str, Any]], log: JSONLFile[Message]
+) -> Contents:
     contents = Contents()
-    contents.add(m for m in messages if m.role != SYSTEM)
+    pairs = [(at, m) for at, m in zip(log.places, messages, strict=True) if m.role != SYSTEM]
+    said = [(at, contents.put(message)) for at, message in pairs]
     turns: dict[int, Turn] = {}
     begins: dict[int, int] = {}
     for note in notes:
@@ -330,8 +333,10 @@ def _contents(messages: Iterable[Message], notes: list[dict[str, Any]], size: in
             turns[number] = Turn(number, note.get("key"), note["fingerprint"])
         _apply(turns.setdefault(number, Turn(number)), note)
     contents.turns = [turns[number] for number in sorted(turns)]
-    if contents.turns and begins[contents.turns[-1].number] >= size:
+    if contents.turns and begins[contents.turns[-1].number] >= log.size:
         contents.turns.pop()
+    if contents.turns and (begin := begins[contents.turns[-1].number]) >= 0:
+        contents.start = next((m.position for at, m in said if at >= begin), None)
     _infer(contents)
     return contents
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -49,6 +50,13 @@ class Lines(Generic[T]):
         """The values."""
         return [value for value in self.values if value is not None]
 
+    @property
+    def places(self) -> list[int]:
+        """Where the line of each value begins."""
+        starts = accumulate((len(raw) + 1 for raw in self.raw), initial=0)
+        pairs = zip(starts, self.values, strict=False)
+        return [start for start, value in pairs if value is not None]
+
 
 @dataclass(frozen=True)
 class Stretch(Generic[T]):
@@ -84,6 +92,8 @@ class JSONLFile(Generic[T]):
     def __init__(self, path: Path, parse: Callable[[Any], T]) -> None:
         self.path, self.parse = path, parse
         self.size = 0
+        # Where the values that were read begin, in bytes.
+        self.places: list[int] = []
         # Of an open file: how many lines a replacement wrote, and how many archives there are.
         self.made = self.index = 0
         self._fd: int | None = None
@@ -96,7 +106,7 @@ class JSONLFile(Generic[T]):
                 lines = self._lines(self.path.read_bytes())
             except FileNotFoundError:
                 return []
-        self.size = lines.size
+        self.size, self.places = lines.size, lines.places
         return lines.found
 
     def open(self) -> list[T]:
@@ -111,7 +121,7 @@ class JSONLFile(Generic[T]):
             self.made, self.index = (archives[-1].made if archives else 0), len(archives)
             lines = self._lines(self.path.read_bytes())
             self._mend(lines)
-        self.size = lines.size
+        self.size, self.places = lines.size, lines.places
         return lines.found
 
     def append(self, *records: Mapping[str, Any]) -> None:

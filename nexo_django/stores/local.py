@@ -24,7 +24,7 @@ from nexo_django.exceptions import (
     brief,
 )
 from nexo_django.messages import ASSISTANT, SYSTEM, TOOL, Message, ToolCall, Usage
-from nexo_django.sanitize import clean_message, clean_text
+from nexo_django.sanitize import clean_message, clean_text, clean_usage
 from nexo_django.stores.base import (
     CANCELLED,
     DONE,
@@ -61,7 +61,8 @@ class LocalTurn:
         self.messages = messages
         # Answers at later positions reported on the view as it is.
         self.view_since = 0 if held is None else _made_upto(held)
-        self.reply = (turn.reply or Message(ASSISTANT)) if held is None else None
+        self.reply = turn.reply if held is None else None
+        self._answer = turn.reply
 
     def append(self, message: Message) -> Message:
         """Commit a message and give it as it was stored."""
@@ -73,9 +74,14 @@ class LocalTurn:
             if value.role == TOOL and held.contents.answered(value.tool_call_id):
                 raise StoreFailed(f"The call {brief(value.tool_call_id)} has its result already.")
             stored = held.contents.place(value)
+            if self._turn.status == DONE and not settles(stored):
+                # The answer before was not the last one.
+                self._settle(held, RUNNING)
             held.message(stored)
             held.contents.take(stored)
             self.usage += stored.usage or Usage()
+            if stored.role == ASSISTANT:
+                self._answer = stored
             if settles(stored):
                 self._settle(held, DONE)
             return private(stored)
@@ -111,8 +117,10 @@ class LocalTurn:
         with self._lock:
             held = self._owned()
             _replace(held, Part(kept, len(kept), held.index))
-            self.usage += change.usage
+            self.usage += clean_usage(change.usage)
             self.view_since = _made_upto(held)
+            if self._turn.status == DONE:
+                self._settle(held, DONE)
             return [private(message) for message in held.contents.view(keep_open=True)]
 
     def compaction_failed(self, spent: Spent) -> None:
@@ -152,7 +160,7 @@ class LocalTurn:
     def _settle(self, held: Held, status: str, error: str = "") -> None:
         before = (self._turn.status, self._turn.error, self._turn.usage, self._turn.reply)
         self._turn.status, self._turn.error, self._turn.usage = status, error, self.usage
-        self._turn.reply = held.contents.answer()
+        self._turn.reply = self._answer
         try:
             held.turn(self._turn)
         except BaseException:
@@ -292,6 +300,7 @@ def started(
     cleaned = [clean_message(message) for message in prompts]
     held.begin(turn, cleaned)
     contents.turns.append(turn)
+    contents.start = contents.next
     contents.add(cleaned)
     return LocalTurn(held, turn, contents.view())
 
@@ -314,7 +323,7 @@ def continued(held: Held, request: TurnRequest) -> LocalTurn:
     if turn.status != RUNNING:
         turn.status, turn.error = RUNNING, ""
         held.turn(turn)
-    turn.usage = contents.spent()
+    turn.usage, turn.reply = contents.spent(), contents.answer()
     # The tools run calls of this view.
     return LocalTurn(held, turn, [private(m) for m in contents.view(keep_open=True)])
 

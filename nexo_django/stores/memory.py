@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from nexo_django.exceptions import SessionBusy
 from nexo_django.messages import Message
+from nexo_django.stores.base import RUNNING
 from nexo_django.stores.contents import Contents, Turn, counted
 from nexo_django.stores.local import LocalChat, missing
 from nexo_django.stores.outputs import HeldOutputs
@@ -118,9 +119,10 @@ class MemoryChat(LocalChat):
         """Ask the running turn to stop; False when none runs."""
         with MemoryStore.changed:
             room = self._room()
-            if room is None or room.owner is None or not room.contents.turns:
+            last = room.contents.turns[-1] if room and room.contents.turns else None
+            if room is None or room.owner is None or last is None or last.status != RUNNING:
                 return False
-            room.cancelled = room.contents.turns[-1].number
+            room.cancelled = last.number
             return True
 
     def delete(self) -> dict[str, int]:

@@ -243,6 +243,123 @@ def test_a_key_gives_its_outcome_again(place: Place, status: str) -> None:
     third.close()
 
 
+def test_a_key_of_a_turn_without_an_answer_gives_none(place: Place) -> None:
+    chat = place.chat()
+    answered(chat, "before")
+    turn = chat.begin(ask("once", key="k"))
+    turn.finish(CANCELLED)
+    turn.close()
+    again = chat.begin(ask("once", key="k"))
+    assert (again.number, again.status, again.reply) == (turn.number, CANCELLED, None)
+    again.close()
+
+
+def drafted(chat: Any) -> Any:
+    """Begin a turn that has an answer, and more to do."""
+    turn = chat.begin(ask("once", key="k"))
+    turn.append(Message(ASSISTANT, "a draft", usage=Usage(3, 2)))
+    assert turn.status == DONE
+    assert chat.cancel() is False
+    turn.append(Message(USER, "better"))
+    assert turn.status == "running"
+    return turn
+
+
+def test_what_follows_an_answer_is_of_the_same_turn(place: Place) -> None:
+    chat = place.chat()
+    answered(chat, "before")
+    turn = drafted(chat)
+    turn.append(calls("a").replace(usage=Usage(10, 1)))
+    turn.append(Message(TOOL, "found", tool_call_id="call_1"))
+    turn.append(Message(ASSISTANT, "the last word", usage=Usage(20, 4)))
+    assert turn.status == DONE
+    assert turn.usage == Usage(33, 7)
+    assert chat.cancel() is False
+    turn.finish(DONE)
+    turn.close()
+    again = chat.begin(ask("once", key="k"))
+    assert (again.number, again.status, again.usage.total) == (turn.number, DONE, 40)
+    assert again.reply.content == "the last word"
+    with pytest.raises(NothingToContinue):
+        chat.begin(go_on())
+    assert chat.usage() == turn.usage
+    following = chat.begin(ask("the next"))
+    assert following.number == turn.number + 1
+    following.close()
+
+
+def test_two_answers_are_one_turn(place: Place) -> None:
+    chat = place.chat()
+    turn = chat.begin(ask("once", key="k"))
+    turn.append(Message(ASSISTANT, "a draft", usage=Usage(3, 2)))
+    turn.append(Message(ASSISTANT, "the last word", usage=Usage(4, 1)))
+    assert turn.status == DONE
+    turn.close()
+    again = chat.begin(ask("once", key="k"))
+    assert (again.status, again.reply.content, again.usage.total) == (DONE, "the last word", 10)
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+@pytest.mark.parametrize("end", [FAILED, STOPPED, None])
+def test_a_turn_that_fails_after_an_answer_can_go_on(
+    place: Place, end: str | None, keyed: bool
+) -> None:
+    chat = place.chat()
+    turn = drafted(chat)
+    assert chat.cancel() is True
+    with pytest.raises(TurnCancelled):
+        _check_for_long(turn)
+    if end is None:
+        place.abandon(chat, turn)
+    else:
+        turn.finish(end, "RuntimeError")
+        turn.close()
+    taken = chat.begin(ask("once", key="k") if keyed else go_on())
+    assert (taken.number, taken.status, taken.reply) == (turn.number, "running", None)
+    assert shown(taken) == [(USER, "once"), (ASSISTANT, "a draft"), (USER, "better")]
+    assert taken.usage == Usage(3, 2)
+    taken.append(Message(ASSISTANT, "the last word", usage=Usage(4, 1)))
+    taken.close()
+    again = chat.begin(ask("once", key="k"))
+    assert (again.status, again.reply.content, again.usage.total) == (DONE, "the last word", 10)
+
+
+def test_a_turn_cancelled_after_an_answer_gives_that(place: Place) -> None:
+    chat = place.chat()
+    turn = drafted(chat)
+    turn.finish(CANCELLED)
+    turn.close()
+    again = chat.begin(ask("once", key="k"))
+    assert (again.status, again.reply.content, again.usage.total) == (CANCELLED, "a draft", 5)
+
+
+@pytest.mark.parametrize(
+    "used",
+    [
+        Usage(input=-5, output=2),
+        Usage(2**70, 1),
+        Usage(1.5, 1, cost=0.25),  # type: ignore[arg-type]
+        Usage(1, 1, cost=Decimal("NaN")),
+        Usage(1, 1, cost=Decimal("Infinity")),
+        Usage(1, 1, cost=Decimal("1e30")),
+        Usage(1, 1, cost=Decimal(-1)),
+        Usage(None, "x", cost="free"),  # type: ignore[arg-type]
+        Usage(1, 1, raw={"a": object()}),
+    ],
+)
+def test_odd_usage_is_summed_alike_everywhere(place: Place, used: Usage) -> None:
+    chat = place.chat()
+    turn = chat.begin(ask(key="k"))
+    turn.append(calls("a").replace(usage=used))
+    turn.append(Message(TOOL, "x", tool_call_id="call_1"))
+    turn.append(Message(ASSISTANT, "hi", usage=used))
+    turn.close()
+    clean = clean_message(Message(ASSISTANT, usage=used)).usage
+    assert clean is not None
+    assert turn.usage == chat.usage() == clean + clean
+    assert chat.begin(ask(key="k")).usage == turn.usage
+
+
 def test_a_key_with_another_prompt_is_refused(place: Place) -> None:
     chat = place.chat()
     answered(chat, "once", key="k")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import uuid
 
 import pytest
 
@@ -97,3 +98,42 @@ def test_a_process_that_is_killed_is_replaced(going_on: str) -> None:
         assert [call.id for call in transcript.open_calls(turn.messages)] == ["call_2"]
         assert turn.number == 1
     turn.close()
+
+
+def test_a_child_that_leaves_through_its_parents_turn() -> None:
+    """A tool forks; the child's own exit runs back through the stack that both are in."""
+    child = run_apart(
+        """
+        from nexo_django import Agent, Session, tool
+        from nexo_django.exceptions import LeaseLost
+
+        @tool
+        def fork() -> str:
+            "Fork."
+            pid = os.fork()
+            if pid == 0:
+                raise SystemExit(0)
+            os.waitpid(pid, 0)
+            return "from the parent"
+
+        class Forking(Agent):
+            name, model, tools = "Forking", "nexo/offline", [fork]
+
+        mine = os.getpid()
+        try:
+            reply = Session.resume(Forking, arguments[0]).prompt("call fork {}")
+        except BaseException:
+            if os.getpid() != mine:
+                os._exit(0)
+            raise
+        say(f"{reply.status} {reply.turn}")
+        """,
+        "60",
+        name := uuid.uuid4().hex,
+    )
+    said, _ = child.communicate(timeout=LONG)
+    assert said.splitlines() == ["done 1"]
+    chat = Chat.objects.get(agent_name="Forking", instance_id=name)
+    assert (chat.lease_token, chat.open_turn) == ("", None)
+    assert chat.turns.get().status == "done"
+    assert chat.messages.get(role="tool").content == "from the parent"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -416,5 +417,69 @@ def test_more_tokens_than_a_column_holds() -> None:
     turn = chat.begin(ask())
     turn.append(Message(ASSISTANT, "x", usage=Usage(2**70, 1)))
     turn.close()
-    assert Turn.objects.get().input_tokens == 2**63 - 1
+    assert Turn.objects.get().input_tokens == 2**31 - 1
     assert row_of(chat).input_tokens == 2**31 - 1
+
+
+def test_more_cost_than_a_column_holds() -> None:
+    chat, most = new_chat(), Decimal(99_999_999)
+    for _ in range(2):
+        turn = chat.begin(ask())
+        for _ in range(2):
+            turn.append(Message(ASSISTANT, "x", usage=Usage(1, 1, cost=Decimal("99999999.9"))))
+        turn.close()
+    assert [row.cost for row in Turn.objects.all()] == [most, most]
+    assert row_of(chat).cost == most
+    turn = chat.begin(ask())
+    turn.append(Message(ASSISTANT, "x", usage=Usage(1, 1)))
+    turn.append(Message(ASSISTANT, "x", usage=Usage(1, 1, cost=Decimal(1))))
+    turn.close()
+    assert row_of(chat).cost is None
+
+
+@real
+def test_an_answer_that_was_not_the_last_is_two_columns_in_its_transaction() -> None:
+    chat = new_chat()
+    turn = chat.begin(ask())
+    turn.append(Message(ASSISTANT, "a draft"))
+    assert Turn.objects.get().finished is not None
+    turn.append(Message(USER, "better"))
+    row = Turn.objects.get()
+    assert (row.status, row.finished, row_of(chat).open_turn) == ("running", None, 1)
+    before = dump()
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE nexo_django_turn RENAME TO nexo_django_turn_aside")
+    try:
+        with pytest.raises(StoreFailed):
+            turn.append(Message(ASSISTANT, "hi"))
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE nexo_django_turn_aside RENAME TO nexo_django_turn")
+    assert dump() == before
+    assert turn.status == "running"
+    turn.append(Message(ASSISTANT, "the last word"))
+    assert (Turn.objects.get().status, row_of(chat).open_turn) == (DONE, None)
+    turn.close()
+
+
+@real
+def test_a_forked_child_can_do_nothing_with_its_parents_turn(monkeypatch: Any) -> None:
+    chat = new_chat()
+    turn = chat.begin(ask())
+    turn.append(calling("a"))
+    before = dump()
+    monkeypatch.setattr(turn.lease, "pid", 0)
+    late: list[Any] = [
+        lambda: turn.append(result(0)),
+        lambda: turn.set_system("late"),
+        lambda: turn.start_call(calling("a").calls[0]),
+        lambda: turn.finish("failed"),
+        turn.checkpoint,
+    ]
+    # Another thread may have had the lock when the process was forked.
+    turn._lock = None
+    for write in late:
+        with pytest.raises(LeaseLost, match="forked"):
+            write()
+    turn.close()
+    assert dump() == before
