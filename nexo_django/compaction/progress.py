@@ -10,6 +10,7 @@ from nexo_django import events
 from nexo_django.compaction.change import Spent
 from nexo_django.messages import Usage
 from nexo_django.pipeline import Env
+from nexo_django.sanitize import clean_usage
 
 if TYPE_CHECKING:
     from nexo_django.compaction.pipeline import Outcome
@@ -89,7 +90,7 @@ class Progress:
                 trigger=self.trigger,
                 error=self.error,
                 target=self.target,
-                usage=self.usage,
+                usage=clean_usage(self.usage),
                 seconds=self.seconds,
             )
         )

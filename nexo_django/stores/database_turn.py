@@ -162,11 +162,12 @@ class DatabaseTurn:
 
     def compaction_failed(self, spent: Spent) -> None:
         """Commit what an attempt to compact used that changed nothing."""
-        with self._lock, self.writing():
-            database_compaction.store_failed(self, spent)
-            usage = self.usage + spent.usage
-            self.update_turn(usage, self.status)
-        self.usage = usage
+        with self._alone():
+            with self.writing():
+                database_compaction.store_failed(self, spent)
+                usage = self.usage + spent.usage
+                self.update_turn(usage, self.status)
+            self.usage = usage
 
     def keep_output(self, text: str, call: ToolCall) -> str | None:
         """Keep the whole text of a result that is cut, and give the id to read it by."""
