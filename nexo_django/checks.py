@@ -23,11 +23,9 @@ if TYPE_CHECKING:
     from nexo_django.tools import Tool
 
 DOCS = "docs/reference/checks.md"
-SQLITE = """OPTIONS = {
-    "transaction_mode": "IMMEDIATE",
-    "init_command": "PRAGMA journal_mode=WAL",
-    "timeout": 30,
-}"""
+SQLITE = (
+    '{"transaction_mode": "IMMEDIATE", "init_command": "PRAGMA journal_mode=WAL", "timeout": 30}'
+)
 # How alike two names must be for one to be a slip of the other.
 NEAR = 0.8
 
@@ -239,7 +237,7 @@ def _configured(alias: str) -> Iterator[CheckMessage]:
             "W003",
             f"DATABASES[{alias!r}] is SQLite without IMMEDIATE transactions: turns at the same "
             f"time fail with 'database is locked'.",
-            f"Give DATABASES[{alias!r}] these options:\n{SQLITE}\n",
+            f'Write DATABASES["{alias}"]["OPTIONS"] = {SQLITE}',
         )
     if _vendor(config) == "mysql" and options.get("charset", "utf8mb4") != "utf8mb4":
         yield problem(
@@ -256,7 +254,7 @@ def _connected(alias: str) -> Iterator[CheckMessage]:
         yield problem(
             "W003",
             f"The SQLite database {alias!r} has no write-ahead log: readers wait for writers.",
-            f"Give DATABASES[{alias!r}] these options:\n{SQLITE}\n",
+            f'Write DATABASES["{alias}"]["OPTIONS"] = {SQLITE}',
         )
     if connection.vendor == "mysql":
         charset = _asked(alias, "SELECT @@character_set_database")

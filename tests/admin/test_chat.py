@@ -182,3 +182,13 @@ def test_the_page_shows_where_the_models_view_begins(boss):
 
 def entries(boss, chat, **query):
     return boss.get(page_of(chat), query).context["transcript"].entries
+
+
+def test_long_names_are_cut_in_lists_only(boss):
+    name = "n" * 191
+    chat = make_chat(1, name)
+    for url in (LIST, reverse("admin:nexo_django_message_changelist")):
+        html = boss.get(url).content.decode()
+        assert "n" * 20 in html
+        assert not re.search(r"n{41}[^<>\"]*</", html)
+    assert name in boss.get(page_of(chat)).content.decode()

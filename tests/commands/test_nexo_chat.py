@@ -26,6 +26,7 @@ from nexo_django.exceptions import ProviderUnavailable
 
 @tool
 def weather(city: str) -> str:
+    \"\"\"Current weather in a city.\"\"\"
     return "sunny\\x1b[2J in " + city
 
 class Odd(Agent):
