@@ -162,6 +162,7 @@ class DatabaseTurn:
 
     def compaction_failed(self, spent: Spent) -> None:
         """Commit what an attempt to compact used that changed nothing."""
+        spent = replace(spent, usage=clean_usage(spent.usage))
         with self._alone():
             with self.writing():
                 database_compaction.store_failed(self, spent)

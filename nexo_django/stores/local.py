@@ -127,7 +127,7 @@ class LocalTurn:
         """Add what an attempt to compact used that changed nothing."""
         with self._lock:
             self._owned()
-            self.usage += spent.usage
+            self.usage += clean_usage(spent.usage)
 
     def keep_output(self, text: str, call: ToolCall) -> str | None:
         """Keep the whole text of a result that is cut, and give the id to read it by."""
