@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Any
 
 from nexo_django.exceptions import brief
@@ -36,13 +37,18 @@ def prompt(value: Any, max_bytes: int) -> Message:
     """Give a prompt as a user message, or raise TypeError or ValueError.
 
     `value` is text, or a list of parts such as `{"type": "text", "text": "..."}` and
-    `{"type": "image_url", "image_url": {"url": "https://..."}}`. Blank text parts are left out.
+    `{"type": "image_url", "image_url": {"url": "https://..."}}`. Blank text parts are left out, and text before all other parts
+    is the message's content.
     """
     if isinstance(value, str):
         message = Message(USER, value)
     elif isinstance(value, list | tuple) and value:
         parts = [part for part in map(_part, value) if not is_blank(part)]
-        message = Message(USER, _text_of(parts), parts=tuple(parts) or None)
+        leading = list(takewhile(_is_text, parts))
+        # Text between other parts stays where it is: it may be about its neighbours.
+        rest = parts if any(map(_is_text, parts[len(leading) :])) else parts[len(leading) :]
+        text = None if rest is parts else "\n".join(part["text"] for part in leading)
+        message = Message(USER, text or None, parts=tuple(rest) or None)
     else:
         raise TypeError(
             f"A prompt is text or a list of parts, not {brief(value)}."
@@ -77,13 +83,14 @@ def _part(part: Any) -> dict[str, Any]:
     return part
 
 
-def _text_of(parts: Any) -> str | None:
-    texts = [p["text"] for p in parts if isinstance(p, dict) and isinstance(p.get("text"), str)]
-    return "\n".join(texts) or None
+def _is_text(part: dict[str, Any]) -> bool:
+    return bool(part["type"] == "text")
 
 
 def _refuse_size(message: Message, max_bytes: int) -> None:
-    size = len((message.content or "").encode()) if not message.parts else len(repr(message.parts))
+    size = len((message.content or "").encode())
+    if message.parts:
+        size += len(repr(message.parts))
     if size > max_bytes:
         raise ValueError(
             f"The prompt has {size:,} bytes; this agent takes {max_bytes:,}. Shorten it, keep the "

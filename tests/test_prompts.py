@@ -52,15 +52,24 @@ def test_a_key_may_be_left_out():
         prompts.key(b"k")
 
 
-def test_a_prompt_is_text_or_parts():
-    assert prompts.prompt("hi", 100) == Message("user", "hi")
-    parts = [
-        {"type": "text", "text": "see"},
-        {"type": "image_url", "image_url": {"url": "https://x/y.png"}},
-    ]
-    message = prompts.prompt(parts, 1000)
-    assert message.parts == tuple(parts)
-    assert message.content == "see"
+IMAGE = {"type": "image_url", "image_url": {"url": "https://x/y.png"}}
+SEE, SAW = ({"type": "text", "text": text} for text in ("see", "saw"))
+
+
+@pytest.mark.parametrize(
+    ("value", "content", "parts"),
+    [
+        ("hi", "hi", None),
+        ([SEE], "see", None),
+        ([SEE, SAW], "see\nsaw", None),
+        ([SEE, IMAGE], "see", (IMAGE,)),
+        ([IMAGE], None, (IMAGE,)),
+        ([SEE, IMAGE, SAW, IMAGE], None, (SEE, IMAGE, SAW, IMAGE)),
+        ([IMAGE, SAW], None, (IMAGE, SAW)),
+    ],
+)
+def test_a_prompt_is_text_or_parts_and_says_nothing_twice(value, content, parts):
+    assert prompts.prompt(value, 1000) == Message("user", content, parts=parts)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +92,7 @@ def test_an_empty_prompt_is_a_value_error(value):
 def test_blank_parts_are_left_out_of_a_prompt():
     blank, image = {"type": "text", "text": " "}, {"type": "image", "id": 1}
     said = {"type": "text", "text": "see"}
-    assert prompts.prompt([blank, said, image], 1000) == Message("user", "see", parts=(said, image))
+    assert prompts.prompt([blank, said, image], 1000) == Message("user", "see", parts=(image,))
     assert prompts.prompt([blank, image], 1000) == Message("user", None, parts=(image,))
 
 

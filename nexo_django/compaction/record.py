@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from nexo_django.compaction.base import Compaction
 from nexo_django.messages import SUMMARY, TOOL, USER, Message
@@ -117,8 +118,14 @@ def _piece(messages: Sequence[Message], index: int, share: int) -> str:
         )
         short = shortened(arguments, RESULT_CHARS // share)
         lines.append(f"[calls {call.name} ({call.id})] {short}")
-    lines += [f"[with a part of type {part.get('type', '?')}]" for part in message.parts or ()]
+    lines += [_part(part, chars) for part in message.parts or ()]
     return _inert("\n".join(lines))
+
+
+def _part(part: dict[str, Any], chars: int) -> str:
+    if part.get("type") == "text":
+        return shortened(str(part.get("text", "")), chars)
+    return f"[with a part of type {part.get('type', '?')}]"
 
 
 def _call_name(messages: Sequence[Message], index: int) -> str:
