@@ -150,7 +150,7 @@ def test_the_end_is_told_when_the_stack_raises() -> None:
 
 def test_unknown_events_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match="compacted"):
-        Pipeline().on("compact_end", print)
+        Pipeline().on("compacting", print)
 
 
 def test_a_deadline_that_passed() -> None:
