@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from nexo_django.messages import ASSISTANT, NOTICE, SUMMARY, SYSTEM, TOOL, USER, Message, ToolCall
 from nexo_django.pipeline import Env
+from nexo_django.tokens import estimate_message
 
 TEXTS = ("yes", "a word or two", "我们今天去公园", "😀🎉", "line\nline\n", "x7Qz" * 40)
 
@@ -21,7 +22,10 @@ class Writer:
 
     def add(self, role: str, content: str | None = None, **fields) -> None:
         position = len(self.messages)
-        self.messages.append(Message(role, content, position=position, **fields))
+        message = Message(role, content, position=position, **fields)
+        # As from a store, which counts each once.
+        counted = message.replace(token_count=estimate_message(message))
+        self.messages.append(counted)
 
     def step(self, sizes: list[int], text: str, repeated: bool) -> None:
         calls = []
