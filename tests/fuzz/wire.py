@@ -70,7 +70,8 @@ class SmallContext(Wire):
 
     def _summary(self, taken: int) -> Act:
         words = [f"fact{self.dice.randint(0, 999)}" for _ in range(self.dice.randint(30, 200))]
-        return answer("Objective: as asked. Work done: " + " ".join(words), usage=used(taken, 300))
+        text = "Objective: as asked. Work done: " + " ".join(words)
+        return answer(text, usage=used(taken, count_text(text)))
 
     def _step(self, request: dict[str, Any], taken: int) -> Act:
         if self.made >= self.steps:
@@ -81,7 +82,8 @@ class SmallContext(Wire):
         # litellm takes a model that repeats itself for a broken one.
         words = " ".join(str(self.dice.randint(1, 999)) for _ in range(self.dice.randint(1, 150)))
         text = self.dice.choice((None, "I look further.", f"I saw {words}"))
-        return answer(text, calls, usage=used(taken, 60))
+        output = count_text(text or "") + sum(count_text(" ".join(call)) for call in calls)
+        return answer(text, calls, usage=used(taken, output))
 
     def _call(self, request: dict[str, Any], number: int) -> tuple[str, str, str]:
         # Ids come again, as those of some providers do.
