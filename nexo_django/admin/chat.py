@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from django.contrib import admin, messages
-from django.contrib.admin.actions import delete_selected
+from django.contrib.admin import actions as usual
 from django.contrib.auth import get_user_model
 from django.db.models import BooleanField, Case, Q, QuerySet, Value, When
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -79,6 +79,7 @@ class ChatAdmin(ReadOnlyAdmin):
     list_filter = (AgentFilter, StateFilter, "last_message_at", "created")
     list_select_related = ("user",)
     ordering = ("-last_message_at",)
+    actions = ("delete_selected",)
     search_help_text = _("The beginning of an instance, an agent's whole name, or a user's.")
     fieldsets = (
         (None, {"fields": ("agent_name", "instance_id", "user", "state", "model")}),
@@ -188,18 +189,17 @@ class ChatAdmin(ReadOnlyAdmin):
         """Delete a chat with everything of it, as `session.delete()` does."""
         store_for("database").chat(obj.agent_name, obj.instance_id).delete()
 
-    def get_actions(self, request: HttpRequest) -> Any:
-        """Put our deletion in the place of the usual one, which would load every message."""
-        actions: Any = super().get_actions(request)
-        if usual := actions.get("delete_selected"):
-            actions["delete_selected"] = (delete_chats, *usual[1:])
-        return actions
+    # In the place of the usual one, which would load every message.
+    @admin.action(permissions=["delete"], description=_("Delete selected %(verbose_name_plural)s"))
+    def delete_selected(self, request: HttpRequest, queryset: Any) -> Any:
+        """Delete the chosen chats."""
+        return delete_chats(self, request, queryset)
 
 
 def delete_chats(model_admin: ChatAdmin, request: HttpRequest, queryset: Any) -> Any:
     """Ask, then delete the chosen chats but those in which a turn runs."""
     if not request.POST.get("post"):
-        return delete_selected(model_admin, request, queryset)
+        return usual.delete_selected(model_admin, request, queryset)
     # Keys first: no cursor stays open over the deletions.
     keys = list(queryset.values_list("pk", flat=True))
     found = (chat for key in keys if (chat := queryset.filter(pk=key).first()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -84,7 +84,7 @@ class _Statement:
     sql: str
     params: Sequence[Any]
     compiler: Any = None
-    iterable: Any = None
+    queryset: Any = None
 
     def filled(self, values: Mapping[Any, Any]) -> tuple[Any, ...]:
         return tuple(values[p.value] if isinstance(p, Slot) else p for p in self.params)
@@ -95,8 +95,9 @@ class _Statement:
         compiler.connection = connections[alias]
         made = self.sql, self.filled(values)
         compiler.as_sql = lambda *args, **kwargs: made
-        if issubclass(self.iterable, ModelIterable):
-            return list(self.iterable(_Rows(alias, compiler)))
+        iterable = self.queryset._iterable_class
+        if issubclass(iterable, ModelIterable):
+            return list(iterable(_Rows(alias, compiler, self.queryset)))
         return list(compiler.results_iter(tuple_expected=True))
 
 
@@ -106,7 +107,10 @@ class _Rows:
 
     db: str
     compiler: Any
-    _known_related_objects: dict[Any, Any] = field(default_factory=dict)
+    queryset: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.queryset, name)
 
     @property
     def query(self) -> Any:
@@ -141,7 +145,7 @@ def _select(
     sql, params = compiler.as_sql()
     # It must not keep the connection of the thread that happened to come first.
     compiler.connection = None
-    return _Statement(sql, params, compiler, rows._iterable_class)
+    return _Statement(sql, params, compiler, rows)
 
 
 def _kind(value: Any) -> Any:
