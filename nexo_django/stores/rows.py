@@ -135,7 +135,7 @@ def _view(alias: str, model: Any, left_out: int, rewrites: int, **slots: Any) ->
         parts.append(_columns(kept.filter(position__in=places), unread))
     # Apart from the rows, or SQLite would look at the whole history.
     heads = model.objects.using(alias).filter(chat=slots["chat"], position__in=front)
-    return _columns(heads.order_by(), F("content")).union(*parts, all=True)
+    return _columns(heads.order_by(), F("content")).union(*parts, all=True).order_by()
 
 
 def _kept(alias: str, model: Any, compaction: Any, slots: dict[str, Any]) -> Any:
