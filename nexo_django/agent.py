@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from django.utils.functional import Promise
 
 from nexo_django import conf, registry
-from nexo_django.completion import LiteLLMCompletion, offline
+from nexo_django.completion import LiteLLMCompletion, catalogue, offline
 from nexo_django.exceptions import ConfigurationError, NotSupported, brief
 from nexo_django.middleware import (
     DefaultCompactionPipeline,
@@ -25,10 +25,9 @@ from nexo_django.middleware import (
     ToolResultLoop,
 )
 from nexo_django.pipeline import App, Pipeline
-from nexo_django.sanitize import clean_text
 from nexo_django.tools import Tool, read_output, resolve
 
-MAX_NAME, MAX_MODEL_ID = 100, 255
+MAX_NAME = 100
 
 # What an agent may declare here later, and the only value that is honoured today.
 LATER: dict[str, Any] = {
@@ -177,10 +176,9 @@ class Agent:
         declared = inspect.getattr_static(self, "instructions")
         if not isinstance(declared, property) and not _is_text(declared):
             _refuse_uncallable(self, declared)
-        if len(self.model_id) > MAX_MODEL_ID or clean_text(self.model_id) != self.model_id:
+        if wrong := catalogue.problem(self.model_id):
             raise ConfigurationError(
-                f"{type(self).__name__}.model is {brief(self.model_id)}; a model's id is at most "
-                f"{MAX_MODEL_ID} characters, without NUL and halves of surrogate pairs."
+                f"{type(self).__name__}.model is {brief(self.model_id)}; {wrong}."
             )
         offline.refuse_other(self.model_id)
 

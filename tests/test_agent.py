@@ -63,7 +63,7 @@ def test_wrong_instructions_are_seen_before_a_turn():
 
 @pytest.mark.parametrize("model", ["openai/" + "m" * 300, "openai/\ud800", "openai/a\x00"])
 def test_a_model_id_that_can_not_be_stored_is_refused(model):
-    with pytest.raises(ConfigurationError, match="at most 255 characters"):
+    with pytest.raises(ConfigurationError, match=r"255 characters|can.t be stored"):
         make_agent(model=model)().check()
 
 
