@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +22,10 @@ _SQLSTATES = ("40P01", "40001", "55P03")
 _ERRNOS = (1213, 1205, 1020)
 # A table or a column that is not there, by sqlstate, by number, and in SQLite's words.
 _MISSING = ("42P01", "42703", 1146, 1054)
+# The name of a table or column is no content.
+_NAMED = re.compile(
+    r"(?:no such (?:table|column): |(?:relation|column) \"|Table '|Unknown column ')([\w.]+)"
+)
 _MISSING_WORDS = ("no such table", "no such column", "has no column named")
 
 
@@ -93,9 +98,12 @@ def mapped(what: str = "written") -> Iterator[None]:
         code = _code(error)
         failure = f"{type(error).__name__}{'' if code is None else f' {code}'}"
         if code in _MISSING or (code == "SQLITE_ERROR" and _says(error, *_MISSING_WORDS)):
+            name = _NAMED.search(str(error))
+            lacks = f" ({name[1]})" if name else ""
             raise StoreFailed(
                 f"The store could not be {what} ({failure}): the database lacks a table or a "
-                f"column that this version has. Run `python manage.py migrate`."
+                f"column that this version has{lacks}. Run `python manage.py migrate`, on the "
+                f"database that the router names for chats."
             ) from None
         raise StoreFailed(
             f"The store could not be {what} ({failure}); what was committed before is kept."

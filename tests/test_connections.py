@@ -118,11 +118,14 @@ def test_a_drivers_own_error_is_mapped() -> None:
 
 
 @real
-@pytest.mark.parametrize("sql", ["SELECT 1 FROM no_such_thing", "SELECT nope FROM {table}"])
-def test_tables_that_are_not_migrated_name_the_way_out(sql: str) -> None:
+@pytest.mark.parametrize(
+    ("sql", "name"),
+    [("SELECT 1 FROM no_such_thing", "no_such_thing"), ("SELECT nope FROM {table}", "nope")],
+)
+def test_what_is_not_migrated_is_named_with_the_way_out(sql: str, name: str) -> None:
     table = connection.ops.quote_name(Chat._meta.db_table)
     with (
-        pytest.raises(StoreFailed, match=r"Run `python manage\.py migrate`"),
+        pytest.raises(StoreFailed, match=rf"{name}\). Run `python manage\.py migrate`"),
         connections.short("default"),
         connection.cursor() as cursor,
     ):
