@@ -56,8 +56,11 @@ class Held(Protocol):
     def parts(self) -> list[Part]:
         """Give all that was kept, by compactions."""
 
-    def replace(self, part: Part) -> None:
-        """Begin a part, which is its `made` messages so far; the one before is kept."""
+    def replace(self, part: Part, marks: set[tuple[str, int]]) -> None:
+        """Begin a part, which is its `made` messages so far; the one before is kept.
+
+        `marks` take the place of those of the last turn's calls that began to run.
+        """
 
     def release(self) -> None:
         """Give the lease back; may be called twice and never raises."""

@@ -224,11 +224,13 @@ class JSONLHold:
         """Give all that was kept, by compactions."""
         return [_part(stretch) for stretch in self._log.stretches()]
 
-    def replace(self, part: Part) -> None:
+    def replace(self, part: Part, marks: set[tuple[str, int]]) -> None:
         """Begin a part; the replaced log is archived beside it."""
         if self.contents.turns:
-            # The prompt is there, wherever the new log ends.
-            self._turns.append({"turn": self.contents.turns[-1].number, "at": -1})
+            # The prompt is there, wherever the new log ends. The marks hold from that
+            # replacement on: after a kill before it, those before still do.
+            note = {"turn": self.contents.turns[-1].number, "at": -1}
+            self._turns.append({**note, "part": self._log.number + 1, "marks": sorted(marks)})
         records = [message.to_dict() for message in part.messages]
         self._log.replace(records, archive=True, parent=part.parent)
 
@@ -304,13 +306,15 @@ def _part(stretch: Stretch[Message]) -> Part:
 def _note(data: dict[str, Any]) -> dict[str, Any]:
     """Read a line about a turn; raises for one that was not written here."""
     texts = [data.get(name, "") for name in ("error", "fingerprint", "started")]
-    numbers = [data.get(name, 0) for name in ("turn", "position", "at")]
+    numbers = [data.get(name, 0) for name in ("turn", "position", "at", "part")]
     texts += [data[name] for name in ("key",) if data.get(name) is not None]
     if not all(isinstance(t, str) for t in texts) or not all(isinstance(n, int) for n in numbers):
         raise ValueError("This is no line about a turn.")
     if data.get("status", RUNNING) not in TURN_STATUSES or "turn" not in data:
         raise ValueError("This is no line about a turn.")
     note = dict(data)
+    if "marks" in data:
+        note["marks"] = {(str(call_id), int(at)) for call_id, at in data["marks"]}
     if data.get("usage") is not None:
         note["usage"] = Usage.from_dict(data["usage"])
     if data.get("reply") is not None:
@@ -331,7 +335,7 @@ def _contents(
         begins[number] = note.get("at", begins.get(number, -1))
         if "fingerprint" in note:
             turns[number] = Turn(number, note.get("key"), note["fingerprint"])
-        _apply(turns.setdefault(number, Turn(number)), note)
+        _apply(turns.setdefault(number, Turn(number)), note, log.number)
     contents.turns = [turns[number] for number in sorted(turns)]
     if contents.turns and begins[contents.turns[-1].number] >= log.size:
         contents.turns.pop()
@@ -341,7 +345,9 @@ def _contents(
     return contents
 
 
-def _apply(turn: Turn, note: dict[str, Any]) -> None:
+def _apply(turn: Turn, note: dict[str, Any], part: int) -> None:
+    if "marks" in note and note.get("part", 0) <= part:
+        turn.started = set(note["marks"])
     if "started" in note:
         turn.started.add((note["started"], note.get("position", 0)))
     if "status" in note:

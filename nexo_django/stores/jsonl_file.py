@@ -94,8 +94,9 @@ class JSONLFile(Generic[T]):
         self.size = 0
         # Where the values that were read begin, in bytes.
         self.places: list[int] = []
-        # Of an open file: how many lines a replacement wrote, and how many archives there are.
-        self.made = self.index = 0
+        # Of an open file: how many lines a replacement wrote, how many archives there are, and
+        # the number of the last.
+        self.made = self.index = self.number = 0
         self._fd: int | None = None
         self._torn: int | None = None
 
@@ -118,7 +119,9 @@ class JSONLFile(Generic[T]):
                 _sync_directory(self.path)
             self._drop_idle_archive()
             archives = self._archives()
-            self.made, self.index = (archives[-1].made if archives else 0), len(archives)
+            self.index = len(archives)
+            for archive in archives[-1:]:
+                self.made, self.number = archive.made, archive.number
             lines = self._lines(self.path.read_bytes())
             self._mend(lines)
         self.size, self.places = lines.size, lines.places
@@ -152,8 +155,13 @@ class JSONLFile(Generic[T]):
                 self._swap(b"".join(data), None)
                 return
             self._drop_idle_archive()
-            self._swap(b"".join(data), self._next_archive(len(data), parent))
-        self.made, self.index = len(data), self.index + 1
+            archives = self._archives()
+            number = 1 + max([self.number, *(archive.number for archive in archives)])
+            named = f"{self.path.name}{ARCHIVE}{number:06}-{len(data)}"
+            if parent not in (LAST, len(archives)):
+                named += f"-{0 if parent is None else archives[parent].number}"
+            self._swap(b"".join(data), self.path.with_name(named))
+        self.made, self.index, self.number = len(data), self.index + 1, number
 
     def stretches(self) -> list[Stretch[T]]:
         """Give what the archives and the file hold, the oldest first."""
@@ -261,14 +269,6 @@ class JSONLFile(Generic[T]):
         self.close()
         self._fd, self._torn = fd, None
         _sync_directory(self.path)
-
-    def _next_archive(self, made: int, parent: int | None) -> Path:
-        archives = self._archives()
-        number = 1 + max((archive.number for archive in archives), default=0)
-        named = f"{self.path.name}{ARCHIVE}{number:06}-{made}"
-        if parent not in (LAST, len(archives)):
-            named += f"-{0 if parent is None else archives[parent].number}"
-        return self.path.with_name(named)
 
     def _archives(self) -> list[_Archive]:
         """List the archives, the oldest first."""

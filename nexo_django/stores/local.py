@@ -332,15 +332,13 @@ def _replace(held: Held, part: Part) -> None:
     """Begin a part, with the marks of calls that began to run where those are now."""
     contents, new = held.contents, Contents()
     new.add(part.messages)
-    last = contents.turns[-1] if contents.turns else None
-    if last is not None:
-        began = [call.id for call, at in contents.slots if (call.id, at) in last.started]
-        for mark in [(call.id, at) for call, at in new.slots if call.id in began]:
-            # Before the messages: a call must not run twice after a kill between the two.
-            held.started(last, mark)
-            last.started.add(mark)
-    held.replace(part)
+    last = contents.turns[-1] if contents.turns else Turn(0)
+    began = {call.id for call, at in contents.slots if (call.id, at) in last.started}
+    # Positions count anew: a later call may have the id and the position of one before.
+    marks = {(call.id, at) for call, at in new.slots if call.id in began}
+    held.replace(part, marks)
     contents.replace(part.messages)
+    last.started = marks
 
 
 def _made_upto(held: Held) -> int:

@@ -183,7 +183,7 @@ class MemoryHold:
         """Give all that was kept, by compactions."""
         return self.room.parts()
 
-    def replace(self, part: Part) -> None:
+    def replace(self, part: Part, marks: set[tuple[str, int]]) -> None:
         """Keep the part before for the history."""
         self.room.earlier, self.room.made = self.room.parts(), part.made
         self.room.parent = part.parent

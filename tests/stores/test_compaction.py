@@ -12,7 +12,7 @@ import pytest
 from django.conf import settings as django_settings
 
 from nexo_django import Session, transcript
-from nexo_django.exceptions import SessionBusy, SessionNotFound
+from nexo_django.exceptions import SessionBusy, SessionNotFound, StoreFailed
 from nexo_django.messages import (
     ASSISTANT,
     NORMAL,
@@ -287,6 +287,67 @@ def test_open_calls_outlive_a_compaction(store: str) -> None:
         "answer 3",
     ]
     assert transcript.problem(transcript.sendable(list(chat.history()))) is None
+
+
+def worked(turn: Any, text: str) -> None:
+    """Run a tool in a step whose call has the id of every other step's."""
+    again = ToolCall("c1", "a")
+    turn.append(asking(again))
+    turn.start_call(again)
+    turn.append(Message(TOOL, text, tool_call_id="c1"))
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_ids_that_come_again_are_calls_of_their_own(store: str, started: bool) -> None:
+    chat, again = chat_of(), ToolCall("c1", "a")
+    turn = chat.begin(ask("1"))
+    for number in range(12):
+        worked(turn, f"result {number}")
+        if number % 3 == 2:
+            view = said(chat.view())
+            summary = Message(USER, "so far", kind=SUMMARY)
+            turn.compacted(change(view, summary, view[0], *view[-2:]))
+    # Where its position was that of a call before the last compaction.
+    for last in range(2):
+        turn.append(asking(again))
+        if started:
+            turn.start_call(again)
+            with pytest.raises(StoreFailed):
+                turn.start_call(again)
+        die(chat, turn)
+        turn = chat.begin(TurnRequest(None, wait=0, model="nexo/offline"))
+        opened = [c.id for c in transcript.open_calls(turn.messages)]
+        assert opened == ([] if started else ["c1"])
+        if not started:
+            turn.start_call(again)
+            turn.append(Message(TOOL, f"late {last}", tool_call_id="c1"))
+    turn.append(Message(ASSISTANT, "answer"))
+    turn.close()
+    results = [m.content for m in chat.history() if m.role == TOOL]
+    ends = [transcript.INTERRUPTED_TEXT] * 2 if started else ["late 0", "late 1"]
+    assert results == [*(f"result {number}" for number in range(12)), *ends]
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_an_open_call_takes_its_own_mark_along(store: str, started: bool) -> None:
+    chat, again = chat_of(), ToolCall("c1", "a")
+    turn = chat.begin(ask("1"))
+    for number in range(3):
+        worked(turn, f"result {number}")
+    turn.append(asking(again))
+    if started:
+        turn.start_call(again)
+    die(chat, turn)
+    for keep in (3, 1):
+        maintained = chat.maintain(wait=0)
+        view = said(maintained.messages)
+        summary = Message(USER, "so far", kind=SUMMARY)
+        maintained.compacted(change(view, summary, Message(USER, "1"), *view[-keep:]))
+        maintained.close()
+    assert chat.undo_compaction()
+    turn = chat.begin(TurnRequest(None, wait=0, model="nexo/offline"))
+    assert len(transcript.open_calls(turn.messages)) == (0 if started else 1)
+    turn.close()
 
 
 def test_reports_are_of_the_view_from_the_compaction_on(store: str) -> None:

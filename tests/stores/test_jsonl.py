@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -267,6 +268,67 @@ def test_compacting_keeps_the_history(chat: JSONLChat, path: Path) -> None:
     assert [m.position for m in chat.history()] == list(range(1, 8))
     assert chat.usage().input == 10
     assert chat.begin(ask("two", key="k")).status == DONE
+
+
+def opened(chat: JSONLChat) -> list[str]:
+    """Give the ids of the calls that a new owner of the turn may still run."""
+    turn = chat.begin(TurnRequest(None, wait=0))
+    turn.close()
+    return [call.id for call in transcript.open_calls(turn.messages)]
+
+
+def shorten(turn: Any, path: Path, *, fails: bool = False) -> None:
+    """Leave the summary, the prompt and the last step; or the note of it alone, as a kill does."""
+    prompt, *_, step = [m for m in JSONLChat(path).read().messages if m.role != TOOL]
+    made = change(turn.messages, Message(USER, "so far", kind=SUMMARY), prompt, step)
+    if not fails:
+        turn.compacted(made)
+        return
+    before, temporary = path.read_bytes(), path.with_name(f"{path.name}.tmp")
+    # In the way of the new log.
+    temporary.mkdir()
+    with pytest.raises(StoreFailed):
+        turn.compacted(made)
+    temporary.rmdir()
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_replacement_that_did_not_come_about_changes_no_mark(
+    chat: JSONLChat, path: Path, tmp_path: Path, begun: bool
+) -> None:
+    asked, turn = ToolCall("c1", "a"), chat.begin(ask())
+    for _ in range(3):
+        turn.append(Message(ASSISTANT, tool_calls=[asked]))
+        turn.start_call(asked)
+        turn.append(Message(TOOL, "done", tool_call_id="c1"))
+    turn.append(Message(ASSISTANT, tool_calls=[asked]))
+    if begun:
+        turn.start_call(asked)
+    shorten(turn, path, fails=True)
+    turn.close()
+    killed = JSONLChat(tmp_path / "copy" / path.name)
+    shutil.copytree(path.parent, killed.path.parent)
+    assert opened(killed) == ([] if begun else ["c1"])
+    # The next replacement has the number of the one before, and its own marks.
+    turn = chat.maintain(0)
+    shorten(turn, path)
+    turn.close()
+    assert opened(chat) == ([] if begun else ["c1"])
+
+
+def test_a_replacement_that_did_not_come_about_marks_no_later_call(
+    chat: JSONLChat, path: Path
+) -> None:
+    asked, turn = ToolCall("c1", "a"), chat.begin(ask())
+    turn.append(Message(ASSISTANT, tool_calls=[asked]))
+    turn.start_call(asked)
+    shorten(turn, path, fails=True)
+    turn.append(Message(TOOL, "done", tool_call_id="c1"))
+    turn.append(Message(ASSISTANT, tool_calls=[asked]))
+    shorten(turn, path)
+    turn.close()
+    assert opened(chat) == ["c1"]
 
 
 def test_a_full_disk_loses_nothing_acknowledged(path: Path) -> None:
