@@ -31,7 +31,8 @@ class Contents:
 
     An assistant message reserves the positions after it for its results, so that parallel
     results are in call order whoever finishes first; `slots` are those still free. `start` is
-    where the last turn's messages begin, None where a compaction left that unknown.
+    where the last turn's messages begin, None where a compaction left that unknown. `void` is
+    the number of a turn whose owner died before its prompt was stored.
     """
 
     messages: list[Message] = field(default_factory=list)
@@ -40,6 +41,7 @@ class Contents:
     next: int = 1
     slots: list[tuple[ToolCall, int]] = field(default_factory=list)
     start: int | None = None
+    void: int | None = None
 
     def add(self, messages: Iterable[Message]) -> None:
         """Take in messages that are stored, in the order in which they were written."""

@@ -253,6 +253,9 @@ class JSONLHold:
 
     def _settle(self, notes: list[dict[str, Any]]) -> None:
         """Write what was inferred of the last turn: later messages would hide it."""
+        if self.contents.void is not None:
+            # Or it would have begun after all, as soon as the log is longer.
+            self._turns.append({"turn": self.contents.void, "at": NOWHERE})
         last = self.contents.turns[-1] if self.contents.turns else None
         if last is None:
             return
@@ -262,6 +265,10 @@ class JSONLHold:
                 self.started(last, mark)
         if not told or (last.status == DONE and all(n.get("status") != DONE for n in told)):
             self.turn(last)
+
+
+# Beyond the end of any log.
+NOWHERE = 2**63 - 1
 
 
 def stored(path: Path) -> bool:
@@ -338,7 +345,8 @@ def _contents(
         _apply(turns.setdefault(number, Turn(number)), note, log.number)
     contents.turns = [turns[number] for number in sorted(turns)]
     if contents.turns and begins[contents.turns[-1].number] >= log.size:
-        contents.turns.pop()
+        number = contents.turns.pop().number
+        contents.void = None if begins[number] == NOWHERE else number
     if contents.turns and (begin := begins[contents.turns[-1].number]) >= 0:
         contents.start = next((m.position for at, m in said if at >= begin), None)
     _infer(contents)

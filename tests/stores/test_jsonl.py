@@ -539,3 +539,21 @@ def _python(code: str, path: Path, *, check: bool) -> subprocess.CompletedProces
     out, errors = process.communicate(timeout=LONG)
     assert not check or process.returncode == 0, errors
     return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
+
+
+def test_a_turn_without_its_prompt_never_begins(tmp_path: Path) -> None:
+    chat = JSONLChat(tmp_path / "log.jsonl")
+    chat.begin(TurnRequest(Message("user", "one"), wait=0)).close()
+    lost = TurnRequest(Message("user", "two"), key="k", wait=0)
+    note = {"turn": 2, "key": "k", "fingerprint": lost.fingerprint, "at": chat.path.stat().st_size}
+    with open(f"{chat.path}.turns", "a") as turns:
+        turns.write(json.dumps(note) + "\n")
+    turn = chat.begin(TurnRequest(None, wait=0))
+    turn.append(Message("assistant", "answer one"))
+    turn.close()
+    # The log is longer now than it was where the second turn would have begun.
+    turn = chat.begin(lost)
+    assert (turn.number, turn.status, turn.reply) == (2, "running", None)
+    turn.append(Message("assistant", "answer two"))
+    turn.close()
+    assert chat.begin(lost).reply == Message("assistant", "answer two")
