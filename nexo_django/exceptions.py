@@ -92,6 +92,23 @@ class ContextTooLarge(NexoError):
         self.floor, self.budget, self.culprit = floor, budget, culprit
 
 
+class OutputInvalid(NexoError):
+    """The model's answer does not fit the type that the prompt asked for.
+
+    `errors` are pydantic's, without the input; `reply` is the turn's, whose answer is stored.
+    """
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        errors: list[dict[str, Any]] | None = None,
+        reply: Any = None,
+    ) -> None:
+        super().__init__(message)
+        self.errors, self.reply = errors or [], reply
+
+
 class ToolError(NexoError):
     """A tool could not do what it was asked; its text is the result the model reads."""
 
@@ -169,8 +186,11 @@ ABORT_PACKAGES = frozenset({"billiard", "celery"})
 
 def is_abort(error: BaseException) -> bool:
     """Whether an error means that the turn must stop, rather than that one thing failed."""
-    if isinstance(error, ABORTS) or not isinstance(error, Exception):
-        return True
+    return isinstance(error, ABORTS) or not isinstance(error, Exception) or is_time_limit(error)
+
+
+def is_time_limit(error: BaseException) -> bool:
+    """Whether an error is that of a task whose time is over."""
     return any(
         cls.__name__ in ABORT_NAMES and cls.__module__.partition(".")[0] in ABORT_PACKAGES
         for cls in type(error).__mro__

@@ -19,7 +19,7 @@ from nexo_django.pool import in_pool
 from nexo_django.reply import Reply
 from nexo_django.stores.base import StoredChat, TurnRequest
 from nexo_django.stores.choice import default_store
-from nexo_django.turn import Run, compact
+from nexo_django.turn import Run, compact, stored_reply
 
 # Longer than anybody waits, and still a time that a clock can add.
 LONGEST = 365 * 24 * 3600
@@ -152,6 +152,19 @@ class Session:
     ) -> Reply:
         """See continue_turn()."""
         return await in_pool(self._continuation(max_turns, wait), on_event)
+
+    def reply(self, key: Any) -> Reply | None:
+        """Give the stored reply of the prompt with that key, whichever process ran it.
+
+        None until its turn ended or waits for somebody; one that failed or was interrupted
+        has no reply before it is continued.
+        """
+        _refuse_event_loop("reply")
+        return self._stored_reply(prompts.key(key))
+
+    async def areply(self, key: Any) -> Reply | None:
+        """See reply()."""
+        return await in_pool(self._stored_reply, prompts.key(key))
 
     @property
     def messages(self) -> list[Message]:
@@ -290,6 +303,12 @@ class Session:
     def _continuation(self, max_turns: int | None, wait: float | None) -> Run:
         self._check()
         return self._ready(None, max_turns, None, wait)
+
+    def _stored_reply(self, key: str | None) -> Reply | None:
+        if key is None:
+            raise TypeError("A reply is found by its prompt's key, not None.")
+        turn = self.stored.ended(key)
+        return None if turn is None else stored_reply(turn)
 
     def _check(self) -> None:
         conf.check()

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nexo_django import conf, events, signals
 from nexo_django.agent import Context, stack
 from nexo_django.compaction import Change
 from nexo_django.events import Events, OnEvent
-from nexo_django.exceptions import ConfigurationError, NexoError, NotSupported, TurnCancelled
+from nexo_django.exceptions import (
+    ConfigurationError,
+    NexoError,
+    NotSupported,
+    OutputInvalid,
+    TurnCancelled,
+    is_time_limit,
+)
 from nexo_django.messages import ASSISTANT, SYSTEM, Message, MessageLog
 from nexo_django.middleware import DefaultCompactionPipeline
 from nexo_django.pipeline import Env, Pipeline
@@ -25,6 +32,7 @@ from nexo_django.stores.base import (
     OpenTurn,
     TurnRequest,
 )
+from nexo_django.structured import Output, Unfit
 from nexo_django.transcript import is_prompt
 
 if TYPE_CHECKING:
@@ -41,6 +49,7 @@ class Run:
     request: TurnRequest
     pipeline: Pipeline
     max_turns: int
+    output: Output | None = None
 
     def __call__(self, on_event: OnEvent | None = None) -> Reply:
         """Run the turn in this thread and give its reply.
@@ -58,7 +67,7 @@ class Run:
     def _call(self, sink: Events, listener: _Listener | None) -> Reply:
         turn = self.session.stored.begin(self.request)
         if turn.reply is not None or turn.status != RUNNING:
-            return _told(sink, Reply(turn.reply, turn.status, turn.usage, turn=turn.number))
+            return self._told(sink, listener, stored_reply(turn))
         try:
             reply = self._run(turn, sink)
         except BaseException as error:
@@ -67,7 +76,19 @@ class Run:
                 listener.tell(error)
             raise
         self._announce(turn, reply.status)
-        return _told(sink, reply)
+        return self._told(sink, listener, reply)
+
+    def _told(self, sink: Events, listener: _Listener | None, reply: Reply) -> Reply:
+        """Tell the reply and give it, or raise OutputInvalid when it is not what was asked for."""
+        if self.output is None or reply.status != DONE:
+            return _told(sink, reply)
+        try:
+            reply = _valued(reply, self.output)
+        except OutputInvalid as error:
+            if listener is not None:
+                listener.tell(error)
+            raise
+        return _told(sink, reply, output=self.output.to_json(reply.output))
 
     def _run(self, turn: OpenTurn, sink: Events) -> Reply:
         """Run the stack and store how it ended; the lease is given back in any case."""
@@ -136,6 +157,11 @@ class Run:
                 logger.error("receiver=%r failed", receiver, exc_info=outcome)
 
 
+def stored_reply(turn: OpenTurn) -> Reply:
+    """Give the reply of a turn that ended before."""
+    return Reply(turn.reply, turn.status, turn.usage, turn=turn.number)
+
+
 class _Listener:
     """The caller's `on_event`, which is told of an error unless it raised it."""
 
@@ -175,7 +201,7 @@ def _status(env: Env) -> str:
 
 
 def _ending(error: BaseException) -> str:
-    return FAILED if isinstance(error, Exception) else STOPPED
+    return FAILED if isinstance(error, Exception) and not is_time_limit(error) else STOPPED
 
 
 def _finish_quietly(turn: OpenTurn, status: str, error: BaseException) -> None:
@@ -201,12 +227,23 @@ def _last_answer(log: MessageLog) -> Message | None:
     return None
 
 
-def _told(sink: Events, reply: Reply) -> Reply:
-    sink.emit(
-        events.DONE,
-        {"content": reply.content, "status": reply.status, "usage": reply.usage.to_dict()},
-    )
+def _told(sink: Events, reply: Reply, **more: Any) -> Reply:
+    told = {"content": reply.content, "status": reply.status, "usage": reply.usage.to_dict()}
+    sink.emit(events.DONE, {**told, **more})
     return reply
+
+
+def _valued(reply: Reply, output: Output) -> Reply:
+    try:
+        return replace(reply, output=output.parse(reply.content))
+    except Unfit as unfit:
+        kinds = sorted({str(error["type"]) for error in unfit.errors})
+        raise OutputInvalid(
+            f"The model's answer is no {output.name}: {len(unfit.errors)} error(s) "
+            f"({', '.join(kinds[:5])}), listed in `errors`. The answer is stored.",
+            errors=unfit.errors,
+            reply=reply,
+        ) from None
 
 
 def compact(session: Session, instructions: str | None, dry_run: bool) -> Change | None:

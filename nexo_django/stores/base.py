@@ -112,6 +112,9 @@ class StoredChat(Protocol):
     def exists(self) -> bool:
         """Whether the chat is stored."""
 
+    def ended(self, key: str) -> OpenTurn | None:
+        """Give the turn of that key if it ended or waits for a decision; nothing may be written."""
+
     def maintain(self, wait: float | None = None) -> OpenTurn:
         """Take the lease without a turn, to compact; `number` is 0 and no status is stored.
 

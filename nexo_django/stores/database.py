@@ -27,6 +27,7 @@ from nexo_django.models.compiled import select
 from nexo_django.stores import database_claim as claim
 from nexo_django.stores import database_compaction, database_outputs, removal, rows
 from nexo_django.stores.base import (
+    REPLY_STATUSES,
     TurnRequest,
 )
 from nexo_django.stores.database_turn import OUTCOMES, DatabaseTurn
@@ -112,6 +113,13 @@ class DatabaseChat:
         """Whether the chat is stored."""
         with connections.mapped("read"):
             return bool(self._rows().exists())
+
+    def ended(self, key: str) -> DatabaseTurn | None:
+        """Give the turn of that key if it ended or waits for a decision."""
+        with connections.mapped("read"):
+            chat = self._rows().first()
+            row = chat and self._turns().filter(chat=chat, key=key).first()
+        return self._finished(row) if row and row.status in REPLY_STATUSES else None
 
     def view(self, as_of: int | None = None) -> list[Message]:
         """Give the messages the model would see, or saw when `as_of` was the last position."""

@@ -29,6 +29,7 @@ from nexo_django.stores.base import (
     CANCELLED,
     DONE,
     FAILED,
+    REPLY_STATUSES,
     RUNNING,
     STOPPED,
     TURN_LIMIT,
@@ -217,6 +218,11 @@ class LocalChat(ABC):
         with held.lock:
             # What may still be continued stays open.
             return LocalTurn(held, Turn(0), held.contents.view(keep_open=True))
+
+    def ended(self, key: str) -> LocalTurn | None:
+        """Give the turn of that key if it ended or waits for a decision."""
+        turn = self.read().turn(key)
+        return LocalTurn(None, turn, []) if turn and turn.status in REPLY_STATUSES else None
 
     def view(self, as_of: int | None = None) -> list[Message]:
         """Give the messages the model would see, or saw when `as_of` was the last position."""

@@ -1,0 +1,1 @@
+"""Parts that a project takes by importing them: pages, Celery, django.tasks."""
