@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -11,6 +12,8 @@ from nexo_django.sanitize import clean_message, clean_text
 
 MAX_INSTANCE_ID = 191
 MAX_KEY = 191
+# Parts that a prompt's other arguments make.
+RESERVED = {"attachment": "attachments", "output": "output"}
 UNSTABLE = (bytes, bytearray, bool, type, dict, list, tuple, set, frozenset)
 
 
@@ -33,12 +36,12 @@ def key(value: Any) -> str | None:
     return _identifier(str(value), "key", MAX_KEY)
 
 
-def prompt(value: Any, max_bytes: int) -> Message:
+def prompt(value: Any, max_bytes: int, attached: Sequence[dict[str, Any]] = ()) -> Message:
     """Give a prompt as a user message, or raise TypeError or ValueError.
 
     `value` is text, or a list of parts such as `{"type": "text", "text": "..."}` and
     `{"type": "image_url", "image_url": {"url": "https://..."}}`. Blank text parts are left out, and text before all other parts
-    is the message's content.
+    is the message's content. `attached` are the parts of files; with one the text may be empty.
     """
     if isinstance(value, str):
         message = Message(USER, value)
@@ -55,6 +58,10 @@ def prompt(value: Any, max_bytes: int) -> Message:
             if not isinstance(value, list | tuple)
             else "The prompt has no parts; give it some text."
         )
+    if attached:
+        message = message.replace(parts=(*(message.parts or ()), *attached))
+        if not (message.content or "").strip():
+            message = message.replace(content=None)
     message = clean_message(message)
     if not message.says_something:
         raise ValueError("The prompt is empty; give it some text.")
@@ -78,6 +85,8 @@ def _identifier(text: str, what: str, limit: int) -> str:
 def _part(part: Any) -> dict[str, Any]:
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
         raise TypeError(f'A part is a dictionary with a "type", not {brief(part)}.')
+    if part["type"] in RESERVED:
+        raise ValueError(f'A part of type {part["type"]!r} is made by {RESERVED[part["type"]]}=.')
     if part["type"] == "text" and not isinstance(part.get("text"), str):
         raise TypeError(f'A part of type "text" has its text under "text"; this is {brief(part)}.')
     return part
@@ -89,8 +98,10 @@ def _is_text(part: dict[str, Any]) -> bool:
 
 def _refuse_size(message: Message, max_bytes: int) -> None:
     size = len((message.content or "").encode())
-    if message.parts:
-        size += len(repr(message.parts))
+    # Of attached texts, what the model reads of them counts.
+    parts = [p for p in message.parts or () if p["type"] not in RESERVED]
+    size += len(repr(parts)) if parts else 0
+    size += sum(p["bytes"] for p in message.parts or () if "tokens" in p and "bytes" in p)
     if size > max_bytes:
         raise ValueError(
             f"The prompt has {size:,} bytes; this agent takes {max_bytes:,}. Shorten it, keep the "

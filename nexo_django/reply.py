@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from nexo_django.messages import Message, ToolCall, Usage
 from nexo_django.stores.base import DONE
@@ -14,7 +15,8 @@ class Reply:
 
     `status` is done, awaiting_approval, awaiting_answer, turn_limit or cancelled; `message`
     is the model's last message in the turn, None when it wrote none; `pending` are the calls
-    that wait for a decision; `usage` is the turn's.
+    that wait for a decision; `usage` is the turn's. `output` is the answer as a value of the
+    type that the prompt asked for, None where it asked for none or the turn is not done.
     """
 
     message: Message | None = None
@@ -22,6 +24,7 @@ class Reply:
     usage: Usage = field(default_factory=Usage)
     pending: tuple[ToolCall, ...] = ()
     turn: int | None = None
+    output: Any = None
 
     @property
     def content(self) -> str:

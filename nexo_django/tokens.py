@@ -93,12 +93,23 @@ def _part(part: Any) -> int:
     kind = str(part.get("type", "")) if isinstance(part, dict) else ""
     if kind == "text":
         return estimate(str(part.get("text", ""))) + 1
+    if kind == "attachment":
+        return _attachment(part)
     if "image" in kind:
         return _image(part)
     if any(word in kind for word in ("file", "document", "audio", "video")):
         pages = part.get("pages")
         return PAGE * pages if isinstance(pages, int) and pages > 0 else FILE
     return estimate(_json(part)) + 1
+
+
+def _attachment(part: dict[str, Any]) -> int:
+    tokens, pages = part.get("tokens"), part.get("pages")
+    if isinstance(tokens, int):
+        return tokens + 40
+    if isinstance(pages, int):
+        return PAGE * max(1, pages)
+    return _image(part) if str(part.get("media_type")).startswith("image/") else FILE
 
 
 def _image(part: dict[str, Any]) -> int:

@@ -13,9 +13,10 @@ from contextlib import closing, suppress
 from decimal import Decimal
 from typing import Any
 
-from nexo_django import conf, events, transcript
+from nexo_django import conf, events, structured, transcript
 from nexo_django.completion import catalogue, errors, offline, pacing, providers
 from nexo_django.completion.answer import Assembly, deliver, deliver_partial, tell
+from nexo_django.completion.shown import Shown
 from nexo_django.completion.wire import mark_cache, marks_cache, may_think, to_wire
 from nexo_django.exceptions import ConfigurationError, ProviderError, brief
 from nexo_django.messages import Message
@@ -175,12 +176,13 @@ class _Call:
         raise failure
 
     def _request(self) -> dict[str, Any]:
-        env = self.env
+        env, facts = self.env, catalogue.facts(self.model)
+        sent = transcript.request(env.messages)
         request: dict[str, Any] = {
             "drop_params": True,
             **self.completion.options,
             "model": self.model,
-            "messages": to_wire(transcript.request(env.messages), self.provider, self.model),
+            "messages": to_wire(sent, self.provider, self.model, Shown(env, sent, facts)),
             "num_retries": 0,
             "max_retries": 0,
         }
@@ -189,6 +191,13 @@ class _Call:
                 del request[name]
         if env.tools:
             request["tools"] = [tool.definition() for tool in env.tools]
+        asked = structured.asked(env.messages)
+        schemas = providers.of(self.provider, self.model).schemas
+        if asked and schemas is not None and schemas.capability in facts.capabilities:
+            wanted = structured.response_format(asked)
+            closed = wanted["json_schema"]["strict"] or not schemas.closed
+            if closed and (schemas.beside_tools or not env.tools):
+                request["response_format"] = wanted
         if env.stream:
             request["stream"] = True
             # litellm leaves it out for a provider that reports unasked, and then needs it itself.

@@ -10,19 +10,38 @@ BLOCKS, TEXT, ITEMS, SIGNATURES = "blocks", "text", "items", "signatures"
 
 
 @dataclass(frozen=True)
+class Schemas:
+    """How a provider holds an answer to a schema.
+
+    For models with the capability, as the price list names it; whether also when tools are
+    offered, and whether only to a schema whose objects are closed.
+    """
+
+    capability: str = "response_schema"
+    beside_tools: bool = False
+    closed: bool = False
+
+
+@dataclass(frozen=True)
 class Provider:
     """One provider's rules.
 
     `keys` are environment variables, any one of which gives the credentials; none means that
     the provider needs no key, or has ways of its own to find one. `call_id` is what the id of
-    a tool call must match whole, and `id_length` how long one made up for it is.
+    a tool call must match whole, and `id_length` how long one made up for it is. `schemas` is
+    None where an answer's schema is told in words only.
     """
 
     keys: tuple[str, ...] = ()
     call_id: re.Pattern[str] = re.compile(r"[!-~]{1,64}")
     id_length: int = 24
     replays: str | None = None
+    schemas: Schemas | None = None
 
+
+_BESIDE, _ALONE = Schemas(beside_tools=True), Schemas()
+# Elsewhere litellm would make a tool of the schema and force it, past the agent's own.
+_NATIVE = Schemas("native_structured_output", beside_tools=True, closed=True)
 
 _WORD = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NINE = re.compile(r"[a-zA-Z0-9]{9}")
@@ -31,16 +50,21 @@ _CLAUDE = re.compile(r"claude|anthropic", re.IGNORECASE)
 _CLAUDE_BLOCKS = frozenset({"anthropic", "azure_ai", "bedrock", "databricks", "vertex_ai"})
 
 PROVIDERS: dict[str, Provider] = {
-    "openai": Provider(("OPENAI_API_KEY",), replays=ITEMS),
+    "openai": Provider(("OPENAI_API_KEY",), replays=ITEMS, schemas=_BESIDE),
     "azure": Provider(
         ("AZURE_API_KEY", "AZURE_OPENAI_API_KEY", "AZURE_AD_TOKEN", "AZURE_CLIENT_ID"),
         replays=ITEMS,
+        schemas=_BESIDE,
     ),
-    "anthropic": Provider(("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"), _WORD, replays=BLOCKS),
-    "gemini": Provider(("GEMINI_API_KEY", "GOOGLE_API_KEY"), replays=SIGNATURES),
+    "anthropic": Provider(
+        ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"), _WORD, replays=BLOCKS, schemas=_NATIVE
+    ),
+    "gemini": Provider(
+        ("GEMINI_API_KEY", "GOOGLE_API_KEY"), replays=SIGNATURES, schemas=_ALONE
+    ),
     "vertex_ai": Provider(replays=SIGNATURES),
     "bedrock": Provider((), _WORD, replays=BLOCKS),
-    "mistral": Provider(("MISTRAL_API_KEY",), _NINE, 9, replays=TEXT),
+    "mistral": Provider(("MISTRAL_API_KEY",), _NINE, 9, replays=TEXT, schemas=_ALONE),
     "codestral": Provider(("CODESTRAL_API_KEY",), _NINE, 9),
     "cohere": Provider(("COHERE_API_KEY", "CO_API_KEY"), _WORD),
     "cohere_chat": Provider(("COHERE_API_KEY", "CO_API_KEY"), _WORD),

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Any
 
+from nexo_django import media, structured
 from nexo_django.completion import providers
 from nexo_django.completion.answer import SIGNATURE_IN_ID
 from nexo_django.messages import ASSISTANT, SYSTEM, TOOL, Message, ToolCall, is_blank
@@ -27,12 +28,19 @@ _CLAUDE = re.compile(r"claude", re.IGNORECASE)
 _CACHE = {"cache_control": {"type": "ephemeral"}}
 
 
-def to_wire(messages: Iterable[Message], provider: str, model: str) -> list[dict[str, Any]]:
+# Gives the part that is sent for one that refers to a file.
+Show = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def to_wire(
+    messages: Iterable[Message], provider: str, model: str, show: Show | None = None
+) -> list[dict[str, Any]]:
     """Give the messages as dictionaries of the chat format.
 
     The messages are in sendable order. Ids of tool calls become unique in the request and
     valid for the provider, results follow them; reasoning goes only to whom it came from;
-    arguments are always a JSON object. A result without its call is left out.
+    arguments are always a JSON object. A result without its call is left out. `show` gives
+    what is sent of attached files; without it that is a note.
     """
     ids = _Ids(providers.of(provider, model))
     sent: list[dict[str, Any]] = []
@@ -45,7 +53,8 @@ def to_wire(messages: Iterable[Message], provider: str, model: str) -> list[dict
         elif message.role == ASSISTANT:
             sent += _assistant(message, ids, provider, model)
         else:
-            sent.append({"role": message.role, "content": _content(message) or NOTHING})
+            content = _content(message, show) or NOTHING
+            sent.append({"role": message.role, "content": content})
     return sent
 
 
@@ -142,13 +151,21 @@ def _call(call: ToolCall, ids: _Ids, own: bool) -> dict[str, Any]:
     return data
 
 
-def _content(message: Message) -> str | list[dict[str, Any]]:
+def _content(message: Message, show: Show | None = None) -> str | list[dict[str, Any]]:
     text = _text(message)
-    parts = [clean_json(part) for part in message.parts or () if not is_blank(part)]
+    parts = [_part(part, show) for part in message.parts or () if not is_blank(part)]
     if not parts:
         return text
     first = [{"type": "text", "text": text}] if text else []
     return first + parts
+
+
+def _part(part: dict[str, Any], show: Show | None) -> dict[str, Any]:
+    if structured.is_output(part):
+        return {"type": "text", "text": structured.instruction(part)}
+    if media.is_attachment(part):
+        return {"type": "text", "text": media.note(part)} if show is None else show(part)
+    return dict(clean_json(part))
 
 
 def _text(message: Message) -> str:
