@@ -219,7 +219,7 @@ class Request:
         given = counter or middleware.token_counter
         self.cheap = given is None and isinstance(usual, Approximate) and usual.usual
         counter = counter or usual
-        tools = middleware.tools or env.tools or _offered(middleware.app)
+        tools = middleware.tools or env.tools or _offered(middleware.app, env)
         since = middleware.since(env)
         self.context, factor = measure(
             _reported(env), counter, tools=tools, model=env.model, since=since
@@ -326,9 +326,11 @@ def _reported(env: Env) -> list[Message]:
     return messages
 
 
-def _offered(app: Any) -> list[Any]:
+def _offered(app: Any, env: Env) -> list[Any]:
     """Find the tools that a layer below will offer: on the first pass it has not run yet."""
     while app is not None:
+        if offer := getattr(app, "offer", None):
+            return list(offer(env))
         if tools := getattr(app, "tools", None):
             return list(tools)
         app = getattr(app, "app", None)

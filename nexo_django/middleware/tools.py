@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -22,6 +22,7 @@ from nexo_django.exceptions import (
 from nexo_django.messages import TOOL, Message, ToolCall
 from nexo_django.middleware.attempt import attempt
 from nexo_django.middleware.parallel import in_transaction, together
+from nexo_django.permissions import Verdict
 from nexo_django.pipeline import App, Env
 from nexo_django.sanitize import clean_json
 from nexo_django.tools import Tool, ToolResult, resolve
@@ -57,10 +58,17 @@ class DefaultToolPipeline:
     call ends, and shown to the model in call order. Calls that an earlier run of the turn
     left open are answered before the model is asked. What a tool raises is a result the
     model reads; signals to stop this turn (Celery's soft time limit, a cancelled turn) pass
-    through.
+    through. `late(env)` gives further tools when a turn begins: what takes I/O to find out,
+    such as the tools of a server.
     """
 
-    def __init__(self, app: App, tools: Iterable[Any] = (), max_parallel: int = 8) -> None:
+    def __init__(
+        self,
+        app: App,
+        tools: Iterable[Any] = (),
+        max_parallel: int = 8,
+        late: Callable[[Env], Iterable[Tool]] | None = None,
+    ) -> None:
         if isinstance(max_parallel, bool) or not isinstance(max_parallel, int) or max_parallel < 1:
             raise ConfigurationError(f"max_parallel is {max_parallel!r}; it is at least 1.")
         if isinstance(tools, Iterator):
@@ -72,14 +80,23 @@ class DefaultToolPipeline:
         self.app = app
         self.tools = resolve(tools)
         self.max_parallel = max_parallel
+        self._late = late
         self._by_name = {tool.name: tool for tool in self.tools}
         self._hooks = threading.Lock()
 
     def __call__(self, env: Env) -> None:
-        env.tools = self.tools
+        env.tools = self.offer(env)
         self._answer(env, open_calls(env.messages))
         self.app(env)
         self._answer(env, open_calls(env.messages))
+
+    def offer(self, env: Env) -> list[Tool]:
+        """Give the tools of the turn; the late ones are asked for once."""
+        if self._late is not None:
+            late, self._late = self._late, None
+            self.tools = resolve([*self.tools, *late(env)])
+            self._by_name = {tool.name: tool for tool in self.tools}
+        return self.tools
 
     def _answer(self, env: Env, calls: list[ToolCall]) -> None:
         runs = [ToolRun(env, call, call.name, _arguments(call)) for call in calls]
@@ -136,9 +153,18 @@ class DefaultToolPipeline:
         if tool is None:
             names = ", ".join(self._by_name) or "none"
             raise ToolNotFound(f"There is no tool {brief(run.name)}. The tools are: {names}.")
+        if _verdict(run, tool) is not Verdict.ALLOW:
+            raise ToolDenied(f"The tool {run.name} is not allowed here.")
         if not run.arguments and not _parsed(run.call):
             raise InvalidArguments(f"The arguments of {run.name} were not a JSON object; send one.")
         return tool
+
+
+def _verdict(run: ToolRun, tool: Tool) -> Verdict:
+    """Judge a call by the agent's permissions as they are now."""
+    agent = run.env.agent
+    # In a bare pipeline the host gave each tool itself.
+    return Verdict.ALLOW if agent is None else agent.granted().judge(tool, run.arguments)
 
 
 def _ask(run: ToolRun) -> None:
