@@ -86,7 +86,7 @@ def _part(part: Any) -> dict[str, Any]:
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
         raise TypeError(f'A part is a dictionary with a "type", not {brief(part)}.')
     if part["type"] in RESERVED:
-        raise ValueError(f'A part of type {part["type"]!r} is made by {RESERVED[part["type"]]}=.')
+        raise ValueError(f"A part of type {part['type']!r} is made by {RESERVED[part['type']]}=.")
     if part["type"] == "text" and not isinstance(part.get("text"), str):
         raise TypeError(f'A part of type "text" has its text under "text"; this is {brief(part)}.')
     return part

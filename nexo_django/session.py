@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from django.core.exceptions import SynchronousOnlyOperation
 
+from nexo_django import attachments as attached
 from nexo_django import conf, prompts, registry, streaming
 from nexo_django.agent import Agent, stack
 from nexo_django.compaction import Change
 from nexo_django.events import Event, OnEvent
 from nexo_django.exceptions import NotSupported, SessionNotFound, brief
+from nexo_django.media import Upload
 from nexo_django.messages import Message, Usage
+from nexo_django.middleware.structured import holding
 from nexo_django.pool import in_pool
 from nexo_django.reply import Reply
 from nexo_django.stores.base import StoredChat, TurnRequest
 from nexo_django.stores.choice import default_store
+from nexo_django.structured import Output
 from nexo_django.turn import Run, compact, stored_reply
 
 # Longer than anybody waits, and still a time that a clock can add.
@@ -77,21 +81,27 @@ class Session:
         on_event: OnEvent | None = None,
         key: Any = None,
         wait: float | None = None,
+        output: Any = None,
+        attachments: Sequence[Any] = (),
     ) -> Reply:
         """Run one turn and give its reply.
 
         The prompt is committed before the model is asked, each message as it is produced.
         `max_turns` is how many model calls the turn may make; `on_event(type, payload)` is
         called in this thread; `key` makes the prompt idempotent; `wait` is how many seconds
-        to wait for another turn of the session (default NEXO["TURN_WAIT"]).
+        to wait for another turn of the session (default NEXO["TURN_WAIT"]). `output` is the
+        type that the answer must have, such as a pydantic model; `reply.output` is the value.
+        `attachments` are files: paths, Django files, pairs (name, bytes), or parts of earlier
+        messages.
 
         Raises TypeError or ValueError for what is no prompt, ConfigurationError,
         InsideTransaction, SessionBusy and KeyConflict before anything is written;
         ProviderError, ContextTooLarge, LimitExceeded, LeaseLost and StoreFailed later: the
         prompt and what was finished are stored then, and `continue_turn()` goes on.
+        OutputInvalid when the answer, corrected once, is no value of `output`; it is stored.
         """
         _refuse_event_loop("prompt")
-        return self._run(text, max_turns, key, wait)(on_event)
+        return self._run(text, max_turns, key, wait, output, attachments)(on_event)
 
     def stream(
         self,
@@ -99,6 +109,8 @@ class Session:
         max_turns: int | None = None,
         key: Any = None,
         wait: float | None = None,
+        output: Any = None,
+        attachments: Sequence[Any] = (),
     ) -> Iterator[Event]:
         """Run one turn and give its events as they happen; see prompt().
 
@@ -106,7 +118,7 @@ class Session:
         the turn: partial text is stored as interrupted.
         """
         _refuse_event_loop("stream")
-        return streaming.iterate(self._run(text, max_turns, key, wait))
+        return streaming.iterate(self._run(text, max_turns, key, wait, output, attachments))
 
     async def aprompt(
         self,
@@ -115,9 +127,12 @@ class Session:
         on_event: OnEvent | None = None,
         key: Any = None,
         wait: float | None = None,
+        output: Any = None,
+        attachments: Sequence[Any] = (),
     ) -> Reply:
         """See prompt(); `on_event` is called in a thread of the pool."""
-        return await in_pool(self._run(text, max_turns, key, wait), on_event)
+        given = (text, max_turns, key, wait, output)
+        return await in_pool(self._run_in_pool(given, attachments), on_event)
 
     def astream(
         self,
@@ -125,33 +140,39 @@ class Session:
         max_turns: int | None = None,
         key: Any = None,
         wait: float | None = None,
+        output: Any = None,
+        attachments: Sequence[Any] = (),
     ) -> AsyncIterator[Event]:
-        """See stream()."""
-        return streaming.aiterate(self._run(text, max_turns, key, wait))
+        """See stream(); what can't be attached is refused at the first event."""
+        given = (text, max_turns, key, wait, output)
+        return streaming.aiterate(self._run_in_pool(given, attachments))
 
     def continue_turn(
         self,
         max_turns: int | None = None,
         on_event: OnEvent | None = None,
         wait: float | None = None,
+        output: Any = None,
     ) -> Reply:
         """Finish an interrupted turn: finished results are kept, nothing runs twice.
 
         Calls that never started run now, and so do those of tools declared idempotent; any
-        other gets a result that says it was interrupted. Raises NothingToContinue when the
+        other gets a result that says it was interrupted. `output` is the type that the prompt
+        asked for: the class is not stored. Raises NothingToContinue when the
         last turn is settled, SessionNotFound when there is no chat.
         """
         _refuse_event_loop("continue_turn")
-        return self._continuation(max_turns, wait)(on_event)
+        return self._continuation(max_turns, wait, output)(on_event)
 
     async def acontinue_turn(
         self,
         max_turns: int | None = None,
         on_event: OnEvent | None = None,
         wait: float | None = None,
+        output: Any = None,
     ) -> Reply:
         """See continue_turn()."""
-        return await in_pool(self._continuation(max_turns, wait), on_event)
+        return await in_pool(self._continuation(max_turns, wait, output), on_event)
 
     def reply(self, key: Any) -> Reply | None:
         """Give the stored reply of the prompt with that key, whichever process ran it.
@@ -184,6 +205,18 @@ class Session:
     async def ahistory(self) -> list[Message]:
         """See history()."""
         return await in_pool(lambda: list(self.stored.history()))
+
+    def attachment(self, attachment_id: str) -> Upload | None:
+        """Give an attached file of the session by its part's id, with its `data`.
+
+        None when the session has none of that id, or the file is gone.
+        """
+        _refuse_event_loop("attachment")
+        return self.stored.attached(attachment_id)
+
+    async def aattachment(self, attachment_id: str) -> Upload | None:
+        """See attachment()."""
+        return await in_pool(self.stored.attached, attachment_id)
 
     def usage(self) -> Usage:
         """Give the sum of what the session's model calls used."""
@@ -295,14 +328,36 @@ class Session:
     ) -> None:
         await self.aclose()
 
-    def _run(self, text: Any, max_turns: int | None, key: Any, wait: float | None) -> Run:
+    def _run(
+        self,
+        text: Any,
+        max_turns: int | None,
+        key: Any,
+        wait: float | None,
+        output: Any = None,
+        attachments: Sequence[Any] = (),
+    ) -> Run:
         self._check()
-        message = prompts.prompt(text, self.agent.max_prompt_bytes)
-        return self._ready(message, max_turns, prompts.key(key), wait)
+        held = None if output is None else Output.of(output)
+        files, parts = attached.read(attachments, self.agent.model_id, self._attached)
+        message = prompts.prompt(text, self.agent.max_prompt_bytes, parts)
+        if held is not None:
+            message = message.replace(parts=(*(message.parts or ()), held.part))
+        return self._ready(message, max_turns, prompts.key(key), wait, held, files)
 
-    def _continuation(self, max_turns: int | None, wait: float | None) -> Run:
+    def _attached(self, attachment_id: str) -> Upload | None:
+        return self.stored.attached(attachment_id)
+
+    def _run_in_pool(self, given: tuple[Any, ...], attachments: Sequence[Any]) -> streaming.Run:
+        """Give what runs the turn; files are read in its thread, not in the event loop's."""
+        if not attachments:
+            return self._run(*given)
+        return lambda on_event: self._run(*given, attachments)(on_event)
+
+    def _continuation(self, max_turns: int | None, wait: float | None, output: Any = None) -> Run:
         self._check()
-        return self._ready(None, max_turns, None, wait)
+        held = None if output is None else Output.of(output)
+        return self._ready(None, max_turns, None, wait, held)
 
     def _stored_reply(self, key: str | None) -> Reply | None:
         if key is None:
@@ -315,7 +370,13 @@ class Session:
         self.agent.check()
 
     def _ready(
-        self, message: Message | None, max_turns: int | None, key: str | None, wait: float | None
+        self,
+        message: Message | None,
+        max_turns: int | None,
+        key: str | None,
+        wait: float | None,
+        output: Output | None = None,
+        files: Sequence[Upload] = (),
     ) -> Run:
         """Check everything that can be checked before anything is written."""
         limit = self.agent.max_turns if max_turns is None else max_turns
@@ -328,8 +389,10 @@ class Session:
         if check is not None:
             check()
         again = frozenset(tool.name for tool in self.agent.offered() if tool.idempotent)
-        request = TurnRequest(message, key, wait, self.agent.model_id, again)
-        return Run(self, request, pipeline, limit)
+        request = TurnRequest(message, key, wait, self.agent.model_id, again, tuple(files))
+        if output is not None:
+            pipeline = holding(pipeline, output)
+        return Run(self, request, pipeline, limit, output)
 
 
 def _agent_class(agent: Any) -> type[Agent]:

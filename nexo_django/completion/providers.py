@@ -59,9 +59,7 @@ PROVIDERS: dict[str, Provider] = {
     "anthropic": Provider(
         ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"), _WORD, replays=BLOCKS, schemas=_NATIVE
     ),
-    "gemini": Provider(
-        ("GEMINI_API_KEY", "GOOGLE_API_KEY"), replays=SIGNATURES, schemas=_ALONE
-    ),
+    "gemini": Provider(("GEMINI_API_KEY", "GOOGLE_API_KEY"), replays=SIGNATURES, schemas=_ALONE),
     "vertex_ai": Provider(replays=SIGNATURES),
     "bedrock": Provider((), _WORD, replays=BLOCKS),
     "mistral": Provider(("MISTRAL_API_KEY",), _NINE, 9, replays=TEXT, schemas=_ALONE),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from nexo_django.models.attachment import AbstractAttachment, Attachment
 from nexo_django.models.chat import AbstractChat, Chat
 from nexo_django.models.compaction import AbstractCompaction, Compaction
+from nexo_django.models.draft import AbstractDraft, Draft
 from nexo_django.models.message import AbstractMessage, Message
 from nexo_django.models.model import Model
 from nexo_django.models.output import (
@@ -17,15 +19,19 @@ from nexo_django.models.tool_call import AbstractToolCall, ToolCall
 from nexo_django.models.turn import AbstractTurn, Turn
 
 __all__ = [
+    "AbstractAttachment",
     "AbstractChat",
     "AbstractCompaction",
+    "AbstractDraft",
     "AbstractMessage",
     "AbstractSandboxFile",
     "AbstractToolCall",
     "AbstractToolOutput",
     "AbstractTurn",
+    "Attachment",
     "Chat",
     "Compaction",
+    "Draft",
     "Message",
     "Model",
     "SandboxFile",

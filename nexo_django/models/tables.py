@@ -24,6 +24,7 @@ class Tables:
     compaction: Any
     output: Any
     file: Any
+    attachment: Any
 
 
 def tables() -> Tables:
@@ -43,6 +44,7 @@ def _tables(label: str) -> Tables:
         compaction=_related(chat, "compactions"),
         output=_related(chat, "outputs"),
         file=_related(chat, "files"),
+        attachment=_related(chat, "attachments"),
     )
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
 from nexo_django.compaction.change import Change, Spent
+from nexo_django.media import ATTACHMENT, Upload
 from nexo_django.messages import Message, Recorder, ToolCall, Usage
 
 RUNNING, DONE, FAILED = "running", "done", "failed"
@@ -39,7 +40,8 @@ class TurnRequest:
 
     `wait` is how many seconds to wait for a busy chat; None means the setting TURN_WAIT.
     `idempotent` names the tools that may run again after a kill. `model` is the litellm id
-    that the turn will ask.
+    that the turn will ask. `files` are those that the prompt's parts refer to and that are
+    not kept yet: they are kept with the prompt, or neither is.
     """
 
     prompt: Message | None
@@ -47,13 +49,19 @@ class TurnRequest:
     wait: float | None = None
     model: str | None = None
     idempotent: frozenset[str] = field(default_factory=frozenset)
+    files: tuple[Upload, ...] = ()
 
     @property
     def fingerprint(self) -> str:
         """Tell one prompt from another under the same key."""
         if self.prompt is None:
             return ""
-        said = json.dumps([self.prompt.content, list(self.prompt.parts or ())], sort_keys=True)
+        # The same file attached again has another id.
+        parts = [
+            {key: value for key, value in part.items() if key != "id" or part["type"] != ATTACHMENT}
+            for part in self.prompt.parts or ()
+        ]
+        said = json.dumps([self.prompt.content, parts], sort_keys=True)
         return hashlib.sha256(said.encode()).hexdigest()
 
 
@@ -91,6 +99,9 @@ class OpenTurn(Recorder, Protocol):
     def output(self, output_id: str) -> str | None:
         """Give a kept text of this chat, None when there is none of that id or it expired."""
 
+    def attachments(self, ids: Sequence[str]) -> dict[str, bytes]:
+        """Give attached files of this chat by their parts' ids, without those that are gone."""
+
     def finish(self, status: str, error: str = "") -> None:
         """Commit how the turn ended; an answer without calls has committed DONE itself."""
 
@@ -108,6 +119,9 @@ class StoredChat(Protocol):
         settle what an earlier turn left open first. Raises SessionBusy after `wait`,
         KeyConflict, InsideTransaction, StoreFailed, SessionNotFound (only without a prompt).
         """
+
+    def attached(self, attachment_id: str) -> Upload | None:
+        """Give an attached file of the chat; None when there is none of that id, or it is gone."""
 
     def exists(self) -> bool:
         """Whether the chat is stored."""

@@ -20,12 +20,19 @@ from nexo_django.exceptions import (
     brief,
 )
 from nexo_django.leases import Lease
+from nexo_django.media import Upload
 from nexo_django.messages import ASSISTANT, Message, Usage
 from nexo_django.models import Model, Tables, tables
 from nexo_django.models.clock import DatabaseTime
 from nexo_django.models.compiled import select
+from nexo_django.stores import (
+    database_attachments,
+    database_compaction,
+    database_outputs,
+    removal,
+    rows,
+)
 from nexo_django.stores import database_claim as claim
-from nexo_django.stores import database_compaction, database_outputs, removal, rows
 from nexo_django.stores.base import (
     REPLY_STATUSES,
     TurnRequest,
@@ -108,6 +115,12 @@ class DatabaseChat:
                 self._wait(waiting, busy)
             elif turn := self._maintained(chat):
                 return turn
+
+    def attached(self, attachment_id: str) -> Upload | None:
+        """Give an attached file of the chat, None when there is none of that id."""
+        address = {"chat__agent_name": self.agent_name, "chat__instance_id": self.instance_id}
+        with connections.mapped("read"):
+            return database_attachments.find(self.tables, self.alias, attachment_id, **address)
 
     def exists(self) -> bool:
         """Whether the chat is stored."""
@@ -219,12 +232,13 @@ class DatabaseChat:
             model_id = self._model_id(chat, request.model)
         try:
             if row is None:
-                chat, lease, row = connections.first(
-                    self.alias,
-                    lambda: claim.start(
-                        self.tables, self.alias, chat or self._new(), request, model_id
-                    ),
-                )
+                with database_attachments.kept(self.tables, self.alias, request.files) as files:
+                    chat, lease, row = connections.first(
+                        self.alias,
+                        lambda: claim.start(
+                            self.tables, self.alias, chat or self._new(), request, model_id, files
+                        ),
+                    )
             else:
                 lease = connections.first(
                     self.alias, lambda: claim.resume(self.tables, self.alias, chat, row, model_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.db import IntegrityError
@@ -9,6 +10,7 @@ from django.utils import timezone
 
 from nexo_django.leases import Lease
 from nexo_django.models import Tables
+from nexo_django.stores import database_attachments
 from nexo_django.stores.base import (
     AWAITING_ANSWER,
     AWAITING_APPROVAL,
@@ -23,9 +25,14 @@ class Raced(Exception):
 
 
 def start(
-    tables: Tables, alias: str, chat: Any, request: TurnRequest, model_id: int | None
+    tables: Tables,
+    alias: str,
+    chat: Any,
+    request: TurnRequest,
+    model_id: int | None,
+    files: Sequence[Any] = (),
 ) -> tuple[Any, Lease, Any]:
-    """Claim the chat, which may be new, and store the turn and its prompt."""
+    """Claim the chat, which may be new, and store the turn, its prompt and its files' rows."""
     assert request.prompt is not None
     if chat.pk is None:
         try:
@@ -51,6 +58,7 @@ def start(
 
     prompt.place = put
     prompt.save(using=alias, force_insert=True)
+    database_attachments.store(alias, files, prompt)
     chat.next_position = at + 1
     return chat, lease, turn
 

@@ -20,6 +20,7 @@ from django.utils import timezone
 from nexo_django import conf, connections
 from nexo_django.exceptions import LeaseLost
 from nexo_django.models import Tables, tables
+from nexo_django.models.fields import delete_file
 from nexo_django.models.output import INLINE_BYTES, output_path
 from nexo_django.sanitize import clean_text
 from nexo_django.truncation import count_lines
@@ -88,17 +89,6 @@ def purge(now: datetime, batch_size: int) -> int:
     return gone
 
 
-def delete_file(file: Any) -> bool:
-    """Delete a row's file, if it has one; False when that failed."""
-    try:
-        if file:
-            file.storage.delete(file.name)
-    except Exception as error:  # a storage of the host's may raise anything
-        logger.warning("file=%s not deleted: %s", file.name, type(error).__name__)
-        return False
-    return True
-
-
 def _expired(outputs: Any, now: datetime, batch_size: int) -> Iterator[list[Any]]:
     after = Q()
     while True:
@@ -117,7 +107,7 @@ def _write(turn: DatabaseTurn, row: Any, data: bytes) -> None:
     """Write the file that a stored row names, outside any transaction."""
     rows = turn.tables.output._base_manager.using(turn.alias).filter(pk=row.pk)
     try:
-        storage = _private(row.file.storage)
+        storage = private(row.file.storage)
         name = storage.save(row.file.name, ContentFile(data))
     except BaseException:
         with turn.writing():
@@ -131,7 +121,7 @@ def _write(turn: DatabaseTurn, row: Any, data: bytes) -> None:
         raise LeaseLost(f"Turn {turn.number} no longer holds its session; nothing was kept.")
 
 
-def _private(storage: Any) -> Any:
+def private(storage: Any) -> Any:
     """Give a storage that lets only the owner read what it makes, where it makes files here."""
     if not isinstance(storage, FileSystemStorage):
         return storage

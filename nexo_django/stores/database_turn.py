@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -30,7 +30,7 @@ from nexo_django.models.tool_call import OPEN, CallStatus
 from nexo_django.models.usage import sums
 from nexo_django.models.values import message_value
 from nexo_django.sanitize import clean_message, clean_text, clean_usage
-from nexo_django.stores import database_compaction, database_outputs, rows
+from nexo_django.stores import database_attachments, database_compaction, database_outputs, rows
 from nexo_django.stores.base import CANCELLED, DONE, RUNNING, TURN_LIMIT
 from nexo_django.stores.contents import settles
 from nexo_django.transcript import distinct, repaired
@@ -189,6 +189,15 @@ class DatabaseTurn:
         try:
             with connections.mapped("read"):
                 return database_outputs.read(self.tables, self.alias, self.row.chat_id, output_id)
+        finally:
+            self._give_back()
+
+    def attachments(self, ids: Sequence[str]) -> dict[str, bytes]:
+        """Give attached files of this chat by their parts' ids, without those that are gone."""
+        try:
+            with connections.mapped("read"):
+                chat_id = self.row.chat_id
+                return database_attachments.read(self.tables, self.alias, chat_id, ids)
         finally:
             self._give_back()
 

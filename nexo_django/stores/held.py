@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from nexo_django.messages import Message
+from nexo_django.stores.attached import Attached
 from nexo_django.stores.contents import Contents, Turn
 from nexo_django.stores.outputs import Outputs
 from nexo_django.stores.parts import Part
@@ -22,6 +23,10 @@ class Held(Protocol):
     @property
     def outputs(self) -> Outputs:
         """Where whole outputs of tools are kept."""
+
+    @property
+    def attached(self) -> Attached:
+        """Where attached files are kept."""
 
     @property
     def lock(self) -> AbstractContextManager[Any]:

@@ -20,6 +20,7 @@ from nexo_django import conf
 from nexo_django.exceptions import SessionBusy, StoreFailed
 from nexo_django.messages import SYSTEM, Message, Usage
 from nexo_django.sanitize import clean_message
+from nexo_django.stores.attached import AttachmentFiles
 from nexo_django.stores.base import DONE, RUNNING, STOPPED, TURN_STATUSES, TurnRequest
 from nexo_django.stores.contents import Contents, Turn, counted
 from nexo_django.stores.jsonl_file import JSONLFile, Stretch
@@ -28,7 +29,7 @@ from nexo_django.stores.local import LocalChat, LocalTurn, continued, missing, s
 from nexo_django.stores.outputs import OutputFiles
 from nexo_django.stores.parts import Part
 
-OUTPUTS = "outputs"
+OUTPUTS, ATTACHMENTS = "outputs", "attachments"
 
 
 class JSONLStore:
@@ -87,6 +88,11 @@ class JSONLChat(LocalChat):
         """Whether the chat is stored: a log that nothing was written to is none."""
         return stored(self.path)
 
+    @property
+    def files(self) -> AttachmentFiles:
+        """Where the chat's attached files are kept."""
+        return AttachmentFiles(beside(self.path, ATTACHMENTS))
+
     def parts(self) -> list[Part]:
         """Give all that was kept, by compactions."""
         return [_part(stretch) for stretch in _log(self.path).stretches()]
@@ -115,6 +121,7 @@ class JSONLChat(LocalChat):
             # The log and its lock go last: while the log is there, delete() can be called again.
             last = [self.path, beside(self.path, "lock")]
             OutputFiles(beside(self.path, OUTPUTS)).delete()
+            self.files.delete()
             mine = [path for path in self.path.parent.iterdir() if _belongs(path, self.path)]
             for path in [*(p for p in mine if p not in last), *last]:
                 path.unlink(missing_ok=True)
@@ -163,6 +170,7 @@ class JSONLHold:
         self.path, self._owner = path, lock
         self.lock = threading.RLock()
         self.outputs = OutputFiles(beside(path, OUTPUTS))
+        self.attached = AttachmentFiles(beside(path, ATTACHMENTS))
         self._log, self._turns = _log(path), _turns(path)
         try:
             self._clear()
@@ -248,6 +256,7 @@ class JSONLHold:
             if not stored(self.path):
                 beside(self.path, "turns").unlink(missing_ok=True)
                 self.outputs.delete()
+                self.attached.delete()
         except OSError as error:
             raise StoreFailed(f"{self.path} could not be opened: {error}.") from error
 

@@ -9,7 +9,7 @@ import copy
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from nexo_django import conf
@@ -23,8 +23,10 @@ from nexo_django.exceptions import (
     TurnCancelled,
     brief,
 )
+from nexo_django.media import Upload
 from nexo_django.messages import ASSISTANT, SYSTEM, TOOL, Message, ToolCall, Usage
 from nexo_django.sanitize import clean_message, clean_text, clean_usage
+from nexo_django.stores.attached import Attached, found, intact, kept
 from nexo_django.stores.base import (
     CANCELLED,
     DONE,
@@ -143,6 +145,11 @@ class LocalTurn:
         """Give a kept text of this chat, None when there is none of that id or it expired."""
         return None if self._held is None else self._held.outputs.read(output_id)
 
+    def attachments(self, ids: Sequence[str]) -> dict[str, bytes]:
+        """Give attached files of this chat by their parts' ids, without those that are gone."""
+        held = self._held
+        return {} if held is None else intact(held.attached, held.contents.messages, ids)
+
     def finish(self, status: str, error: str = "") -> None:
         """Commit how the turn ended; an answer without calls has committed DONE itself."""
         with self._lock:
@@ -190,6 +197,11 @@ class LocalChat(ABC):
     def read(self) -> Contents:
         """Give what is stored now, without the lease and without changing anything."""
 
+    @property
+    @abstractmethod
+    def files(self) -> Attached:
+        """Where the chat's attached files are kept."""
+
     @abstractmethod
     def parts(self) -> list[Part]:
         """Give all that was kept, by compactions, without changing anything."""
@@ -232,6 +244,10 @@ class LocalChat(ABC):
             contents.add(seen_at(self.parts(), as_of))
         # The caller may change it.
         return [private(message) for message in contents.view()]
+
+    def attached(self, attachment_id: str) -> Upload | None:
+        """Give an attached file of the chat, None when there is none of that id."""
+        return found(self.files, history(self.parts()), attachment_id)
 
     def undo_compaction(self) -> bool:
         """Go back to the view before the last compaction; False when there was none."""
@@ -277,7 +293,8 @@ def _begun(held: Held, request: TurnRequest) -> LocalTurn:
         return found
     if request.prompt is None or held.contents.turn(request.key):
         return continued(held, request)
-    return started(held, [request.prompt], request.key, request.fingerprint)
+    with kept(held.attached, request.files):
+        return started(held, [request.prompt], request.key, request.fingerprint)
 
 
 def _outcome(contents: Contents, request: TurnRequest) -> LocalTurn | None:

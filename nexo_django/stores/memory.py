@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from nexo_django.exceptions import SessionBusy
 from nexo_django.messages import Message
+from nexo_django.stores.attached import HeldAttachments
 from nexo_django.stores.base import RUNNING
 from nexo_django.stores.contents import Contents, Turn, counted
 from nexo_django.stores.local import LocalChat, missing
@@ -32,6 +33,7 @@ class Room:
     made: int = 0
     parent: int | None = None
     outputs: HeldOutputs = field(default_factory=HeldOutputs)
+    attached: HeldAttachments = field(default_factory=HeldAttachments)
 
     def parts(self) -> list[Part]:
         """Give all that was kept, by compactions."""
@@ -105,6 +107,11 @@ class MemoryChat(LocalChat):
         """Whether the chat is stored."""
         return self._room() is not None
 
+    @property
+    def files(self) -> HeldAttachments:
+        """Where the chat's attached files are kept."""
+        return (self._room() or Room()).attached
+
     def parts(self) -> list[Part]:
         """Give all that was kept, by compactions."""
         with MemoryStore.changed:
@@ -146,7 +153,7 @@ class MemoryHold:
 
     def __init__(self, room: Room) -> None:
         self.room, self.contents, self.lock = room, room.contents, MemoryStore.changed
-        self.outputs = room.outputs
+        self.outputs, self.attached = room.outputs, room.attached
         room.owner, room.cancelled = self, None
 
     def owned(self) -> bool:

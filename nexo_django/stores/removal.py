@@ -8,7 +8,7 @@ from django.db import transaction
 
 from nexo_django.leases import Lease
 from nexo_django.models import Tables
-from nexo_django.stores.database_outputs import delete_file
+from nexo_django.models.fields import delete_file
 
 
 def remove(tables: Tables, alias: str, chat_id: int) -> dict[str, int] | None:
@@ -39,6 +39,7 @@ def _rows(tables: Tables, alias: str, chat_id: int) -> dict[str, int]:
     return {
         "outputs": of(tables.output)._raw_delete(alias),
         "files": of(tables.file)._raw_delete(alias),
+        "attachments": of(tables.attachment)._raw_delete(alias),
         "compactions": of(tables.compaction)._raw_delete(alias),
         "tool_calls": of(tables.tool_call, message__chat=chat_id)._raw_delete(alias),
         "messages": of(tables.message)._raw_delete(alias),
@@ -50,7 +51,7 @@ def _rows(tables: Tables, alias: str, chat_id: int) -> dict[str, int]:
 def _files(tables: Tables, alias: str, chat_id: int) -> list[Any]:
     return [
         row.file
-        for table in (tables.output, tables.file)
+        for table in (tables.output, tables.file, tables.attachment)
         for row in table._base_manager.using(alias).filter(chat=chat_id).exclude(file="")
     ]
 
