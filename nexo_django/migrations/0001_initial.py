@@ -348,4 +348,20 @@ class Migration(migrations.Migration):
                 'abstract': False,
             },
         ),
+        migrations.CreateModel(
+            name='Draft',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('at', models.PositiveIntegerField(default=0, verbose_name='position')),
+                ('content', models.TextField(blank=True, default='', verbose_name='content')),
+                ('reasoning', models.TextField(blank=True, default='', verbose_name='reasoning')),
+                ('watched_until', models.DateTimeField(blank=True, null=True, verbose_name='watched until')),
+                ('chat', models.OneToOneField(db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='draft', to='nexo_django.chat', verbose_name='chat')),
+            ],
+            options={
+                'verbose_name': 'draft',
+                'verbose_name_plural': 'drafts',
+                'abstract': False,
+            },
+        ),
     ]

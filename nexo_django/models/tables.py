@@ -25,6 +25,7 @@ class Tables:
     output: Any
     file: Any
     attachment: Any
+    draft: Any
 
 
 def tables() -> Tables:
@@ -45,6 +46,7 @@ def _tables(label: str) -> Tables:
         output=_related(chat, "outputs"),
         file=_related(chat, "files"),
         attachment=_related(chat, "attachments"),
+        draft=_related(chat, "draft"),
     )
 
 

@@ -37,6 +37,7 @@ def _rows(tables: Tables, alias: str, chat_id: int) -> dict[str, int]:
     of(tables.compaction).update(parent=None)
     of(tables.message).filter(answers__isnull=False).update(answers=None)
     return {
+        "drafts": of(tables.draft)._raw_delete(alias),
         "outputs": of(tables.output)._raw_delete(alias),
         "files": of(tables.file)._raw_delete(alias),
         "attachments": of(tables.attachment)._raw_delete(alias),
