@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 from django.utils.functional import Promise
 
-from nexo_django import conf, registry
+from nexo_django import conf, offer, permissions, registry
 from nexo_django.completion import LiteLLMCompletion, catalogue, offline
-from nexo_django.exceptions import ConfigurationError, NotSupported, brief
+from nexo_django.exceptions import ConfigurationError, brief
 from nexo_django.middleware import (
     DefaultCompactionPipeline,
     DefaultToolPipeline,
@@ -24,20 +24,11 @@ from nexo_django.middleware import (
     SystemPrompt,
     ToolResultLoop,
 )
+from nexo_django.permissions import Permissions
 from nexo_django.pipeline import App, Pipeline
-from nexo_django.tools import Tool, read_output, resolve
+from nexo_django.tools import Tool, read_output
 
 MAX_NAME = 100
-
-# What an agent may declare here later, and the only value that is honoured today.
-LATER: dict[str, Any] = {
-    "sandbox": "virtual",
-    "permissions": "read_only",
-    "skills": [],
-    "mcp": {},
-    "fetch_allow": [],
-}
-ABSENT = {"skills": "skills", "mcp": "MCP servers", "fetch_allow": "fetch tool"}
 
 
 @dataclass(frozen=True)
@@ -68,6 +59,7 @@ class Agent:
     permissions: Any = None
     skills: Sequence[str] = ()
     mcp: Mapping[str, Any] = {}
+    mcp_allow: Sequence[str] = ()
     fetch_allow: Sequence[str] = ()
     max_turns: int = 25
     context_window: int | None = None
@@ -144,14 +136,29 @@ class Agent:
         )
 
     def offered(self) -> list[Tool]:
-        """Give the tools that the model is offered: the declared ones, and read_output.
+        """Give the tools that the model is offered: those that the permissions can allow.
 
-        Without tools there is no output to read, and some models take no schemas at all.
+        They are the declared ones, what the sandbox, the skills and the like bring, and
+        read_output. Without tools there is no output to read, and some models take no schemas
+        at all.
         """
-        declared = resolve(self.tools)
-        if not declared or any(tool.name == read_output.name for tool in declared):
-            return declared
-        return [*declared, read_output]
+        granted = self.granted()
+        offered = [tool for tool in self.declared() if granted.offers(tool)]
+        if not offered or any(tool.name == read_output.name for tool in offered):
+            return offered
+        return [*offered, read_output]
+
+    def declared(self) -> list[Tool]:
+        """Give every tool that the declaration brings, allowed or not."""
+        return offer.declared(self)
+
+    def granted(self) -> Permissions:
+        """Give the permissions in force, as they are declared now."""
+        value = conf.get("DEFAULT_PERMISSIONS") if self.permissions is None else self.permissions
+        try:
+            return permissions.declared(value, self.mcp_allow)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{type(self).__name__}.permissions: {error}") from None
 
     def system_prompt(self, env: Any) -> str:
         """Give the system text of a turn."""
@@ -159,14 +166,7 @@ class Agent:
 
     def check(self) -> None:
         """Raise for a declaration that can't work, before anything is written."""
-        for key, honoured in LATER.items():
-            value = getattr(self, key)
-            if value and value != honoured:
-                has = f"has no {ABSENT[key]}" if key in ABSENT else f"knows only {honoured!r}"
-                raise NotSupported(
-                    f"{type(self).__name__}.{key} is {brief(value)}; this version {has}. "
-                    f"Leave it out."
-                )
+        self.granted()
         for key, (fits, must) in RULES.items():
             if not fits(value := getattr(self, key)):
                 raise ConfigurationError(
@@ -213,7 +213,20 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         'a dictionary, such as {"temperature": 0}',
     ),
 }
-OVERRIDES = ("model", "instructions", "tools", "max_turns", "context_window", "options", *LATER)
+OVERRIDES = (
+    "model",
+    "instructions",
+    "tools",
+    "max_turns",
+    "context_window",
+    "options",
+    "sandbox",
+    "permissions",
+    "skills",
+    "mcp",
+    "mcp_allow",
+    "fetch_allow",
+)
 
 
 def _called(agent: Agent, declared: Any, context: Context) -> Any:

@@ -16,6 +16,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from nexo_django.exceptions import ConfigurationError, brief
+from nexo_django.permissions import MODES, Permissions
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,6 @@ def _share(default: float) -> Rule:
     )
 
 
-def _only(default: str) -> Rule:
-    return Rule(
-        default, f"{default!r}, the only one this version knows", lambda value: value == default
-    )
-
-
 def _period(default: timedelta) -> Rule:
     return Rule(
         default,
@@ -107,8 +102,16 @@ RULES: dict[str, Rule] = {
         " installed",
         _store,
     ),
-    "DEFAULT_SANDBOX": _only("virtual"),
-    "DEFAULT_PERMISSIONS": _only("read_only"),
+    "DEFAULT_SANDBOX": Rule(
+        "virtual",
+        "the name of a sandbox, such as 'virtual', or a sandbox",
+        lambda value: value is not None and (_text(value) or not isinstance(value, str | bytes)),
+    ),
+    "DEFAULT_PERMISSIONS": Rule(
+        "read_only",
+        f"one of {', '.join(map(repr, MODES))}, or a Permissions",
+        lambda value: value in MODES or isinstance(value, Permissions),
+    ),
     "SKILLS_PATH": _unavailable("write what a skill says into the agent's instructions"),
     "TIMEOUT": _seconds(60),
     "TURN_DEADLINE": Rule(
@@ -125,6 +128,18 @@ RULES: dict[str, Rule] = {
     "TRUNCATE_BYTES": _count(51_200),
     "TRUNCATE_LINE_CHARS": _count(2000),
     "OUTPUT_RETENTION": _period(timedelta(days=7)),
+    "ATTACHMENT_STORAGE": Rule(
+        None,
+        "the name of one of your STORAGES, or None for the default one",
+        lambda value: value is None or _text(value),
+    ),
+    "ATTACHMENT_BYTES": _count(10_000_000),
+    "ATTACHMENT_COUNT": _count(20),
+    "ATTACHMENT_TYPES": Rule(
+        ("image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf", "text/*"),
+        "a list of media types, such as ['image/png', 'text/*']",
+        lambda value: isinstance(value, list | tuple) and bool(value) and all(map(_text, value)),
+    ),
     "RETENTION": _unavailable("delete chats with session.delete()"),
     "REDACT": _unavailable("redact in your tools and prompts, before the text reaches a session"),
     "ENCRYPTION_KEYS": _unavailable("encrypt the database's volume or its columns"),

@@ -35,6 +35,8 @@ class Env:
     # Set by a session: its agent, and its open turn, which SessionLog takes the messages from.
     agent: Any = None
     turn: Any = None
+    # Where the built-in tools read, write and run; opened from the agent's when it is first used.
+    sandbox: Any = None
     # Model calls this turn may make; None leaves it to MaxIterations' own limit.
     max_turns: int | None = None
     # On time.monotonic(); nothing in the turn may outlast it.

@@ -9,6 +9,7 @@ from typing import Any, overload
 
 from asgiref.sync import async_to_sync
 
+from nexo_django import permissions
 from nexo_django.exceptions import ConfigurationError, InvalidArguments
 from nexo_django.pipeline import Env
 from nexo_django.tools.docstrings import parse
@@ -21,8 +22,11 @@ class Tool:
 
     Subclasses set the attributes and define `execute`. `parameters` is a JSON schema; without
     one it is made from the function's type hints and docstring. `idempotent` says that a call
-    that was cut short may simply run again. A parameter that is typed `Env`, or is called
-    `env` or `context` and has no type, gets the turn's env and is not shown to the model.
+    that was cut short may simply run again. `capability` (read, glob, write, shell, fetch or
+    search), or `mcp`, the "server/tool" that it stands for, puts its calls under the agent's
+    permissions; a tool with neither is the host's own code and always allowed. A parameter
+    that is typed `Env`, or is called `env` or `context` and has no type, gets the turn's env
+    and is not shown to the model.
     """
 
     name: str = ""
@@ -30,6 +34,7 @@ class Tool:
     parameters: Schema = {}
     idempotent: bool = False
     capability: str | None = None
+    mcp: str | None = None
 
     def __init__(
         self,
@@ -49,6 +54,8 @@ class Tool:
         self.description = description or self.description or said
         self.idempotent = self.idempotent if idempotent is None else idempotent
         self.capability = capability or self.capability
+        if self.capability is not None:
+            permissions.known(self.capability, f"The tool {self.name!r}")
         schema = parameters if parameters is not None else self.parameters
         self.signature = None if schema else Signature(self.name, self.fn, described)
         self.parameters = self.signature.parameters if self.signature else dict(schema)

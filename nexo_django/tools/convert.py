@@ -10,19 +10,23 @@ from typing import Any
 
 from nexo_django.exceptions import ConfigurationError, brief
 from nexo_django.tools.base import Tool
+from nexo_django.tools.built_in import built_in
 
 # What every provider takes.
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def as_tool(value: Any) -> Tool:
-    """Make a tool of a function, a Tool class, a dictionary, or an object with a name.
+    """Make a tool of a function, a Tool class, a dictionary, an object with a name, or the
+    name of a built-in tool.
 
     The dictionary has name, description, params and execute (or handler); the object the
     same as attributes, or is itself callable.
     """
     if isinstance(value, Tool):
         return value
+    if isinstance(value, str):
+        return built_in(value)
     if isinstance(value, type):
         if issubclass(value, Tool):
             return value()
@@ -38,8 +42,8 @@ def as_tool(value: Any) -> Tool:
     if callable(value):
         return Tool(value)
     raise ConfigurationError(
-        f"{brief(value)} is no tool: give a function, a Tool, or a dictionary with name, "
-        f"description, params and execute."
+        f"{brief(value)} is no tool: give a function, a Tool, the name of a built-in tool, or a "
+        f"dictionary with name, description, params and execute."
     )
 
 
