@@ -16,6 +16,7 @@ from typing import Protocol
 from nexo_django.compaction.change import Change, Spent
 from nexo_django.media import ATTACHMENT, Upload
 from nexo_django.messages import Message, Recorder, ToolCall, Usage
+from nexo_django.stores.files import FileStore
 
 RUNNING, DONE, FAILED = "running", "done", "failed"
 STOPPED, CANCELLED, TURN_LIMIT = "interrupted", "cancelled", "turn_limit"
@@ -101,6 +102,10 @@ class OpenTurn(Recorder, Protocol):
 
     def attachments(self, ids: Sequence[str]) -> dict[str, bytes]:
         """Give attached files of this chat by their parts' ids, without those that are gone."""
+
+    @property
+    def files(self) -> FileStore:
+        """The files of the chat, which are kept until it is deleted."""
 
     def finish(self, status: str, error: str = "") -> None:
         """Commit how the turn ended; an answer without calls has committed DONE itself."""

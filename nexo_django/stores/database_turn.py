@@ -33,6 +33,7 @@ from nexo_django.sanitize import clean_message, clean_text, clean_usage
 from nexo_django.stores import database_attachments, database_compaction, database_outputs, rows
 from nexo_django.stores.base import CANCELLED, DONE, RUNNING, TURN_LIMIT
 from nexo_django.stores.contents import settles
+from nexo_django.stores.database_files import DatabaseFiles
 from nexo_django.transcript import distinct, repaired
 
 logger = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ class DatabaseTurn:
         self.view_since = 0
         # The keys of what was kept of results that are not stored yet, by their calls' ids.
         self.outputs: dict[str, Any] = {}
+        self.files = DatabaseFiles(self)
         self._lock = threading.RLock()
         self._thread = threading.get_ident()
         self._polled = time.monotonic()
@@ -138,7 +140,7 @@ class DatabaseTurn:
             logger.warning("turn=%s checkpoint: %s", self.number, error)
             return
         finally:
-            self._give_back()
+            self.give_back()
         if found is None:
             raise self._lost()
         if found[0] == self.number:
@@ -157,7 +159,7 @@ class DatabaseTurn:
                 chats = self.tables.chat.objects.using(self.alias)
                 chat = chats.select_related("current_compaction__summary").get(pk=self.row.chat_id)
                 shown = rows.view(chat, self.tables.message.objects.using(self.alias))
-            self._give_back()
+            self.give_back()
             return repaired(shown.values(), keep_open=True)
 
     def compaction_failed(self, spent: Spent) -> None:
@@ -190,7 +192,7 @@ class DatabaseTurn:
             with connections.mapped("read"):
                 return database_outputs.read(self.tables, self.alias, self.row.chat_id, output_id)
         finally:
-            self._give_back()
+            self.give_back()
 
     def attachments(self, ids: Sequence[str]) -> dict[str, bytes]:
         """Give attached files of this chat by their parts' ids, without those that are gone."""
@@ -199,7 +201,7 @@ class DatabaseTurn:
                 chat_id = self.row.chat_id
                 return database_attachments.read(self.tables, self.alias, chat_id, ids)
         finally:
-            self._give_back()
+            self.give_back()
 
     def finish(self, status: str, error: str = "") -> None:
         """Commit how the turn ended; an answer without calls has committed DONE itself."""
@@ -222,7 +224,7 @@ class DatabaseTurn:
             lease.release()
         except Exception as error:
             logger.warning("turn=%s lease kept: %s", self.number, type(error).__name__)
-        self._give_back()
+        self.give_back()
 
     @contextmanager
     def writing(self, *, last: bool = False) -> Iterator[None]:
@@ -236,7 +238,7 @@ class DatabaseTurn:
                 yield
         finally:
             if not last:
-                self._give_back()
+                self.give_back()
 
     def fence(self, **changes: Any) -> None:
         """Change the chat's row, or raise LeaseLost; every transaction begins with it."""
@@ -382,6 +384,7 @@ class DatabaseTurn:
             f"and another turn took over. Nothing more was written."
         )
 
-    def _give_back(self) -> None:
+    def give_back(self) -> None:
+        """Give this thread's connection back."""
         # A tool's thread has no further use of its connection.
         connections.release(self.alias, close=threading.get_ident() != self._thread)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from nexo_django.messages import Message
 from nexo_django.stores.attached import Attached
 from nexo_django.stores.contents import Contents, Turn
+from nexo_django.stores.files import FileStore
 from nexo_django.stores.outputs import Outputs
 from nexo_django.stores.parts import Part
 
@@ -27,6 +28,10 @@ class Held(Protocol):
     @property
     def attached(self) -> Attached:
         """Where attached files are kept."""
+
+    @property
+    def files(self) -> FileStore:
+        """Where the chat's files are kept."""
 
     @property
     def lock(self) -> AbstractContextManager[Any]:

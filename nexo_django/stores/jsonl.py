@@ -23,13 +23,14 @@ from nexo_django.sanitize import clean_message
 from nexo_django.stores.attached import AttachmentFiles
 from nexo_django.stores.base import DONE, RUNNING, STOPPED, TURN_STATUSES, TurnRequest
 from nexo_django.stores.contents import Contents, Turn, counted
+from nexo_django.stores.files import FolderFiles
 from nexo_django.stores.jsonl_file import JSONLFile, Stretch
 from nexo_django.stores.jsonl_lock import FileLock
 from nexo_django.stores.local import LocalChat, LocalTurn, continued, missing, started
 from nexo_django.stores.outputs import OutputFiles
 from nexo_django.stores.parts import Part
 
-OUTPUTS, ATTACHMENTS = "outputs", "attachments"
+OUTPUTS, ATTACHMENTS, FILES = "outputs", "attachments", "files"
 
 
 class JSONLStore:
@@ -122,6 +123,7 @@ class JSONLChat(LocalChat):
             last = [self.path, beside(self.path, "lock")]
             OutputFiles(beside(self.path, OUTPUTS)).delete()
             self.files.delete()
+            FolderFiles(beside(self.path, FILES)).delete()
             mine = [path for path in self.path.parent.iterdir() if _belongs(path, self.path)]
             for path in [*(p for p in mine if p not in last), *last]:
                 path.unlink(missing_ok=True)
@@ -171,6 +173,7 @@ class JSONLHold:
         self.lock = threading.RLock()
         self.outputs = OutputFiles(beside(path, OUTPUTS))
         self.attached = AttachmentFiles(beside(path, ATTACHMENTS))
+        self.files = FolderFiles(beside(path, FILES))
         self._log, self._turns = _log(path), _turns(path)
         try:
             self._clear()
@@ -257,6 +260,7 @@ class JSONLHold:
                 beside(self.path, "turns").unlink(missing_ok=True)
                 self.outputs.delete()
                 self.attached.delete()
+                self.files.delete()
         except OSError as error:
             raise StoreFailed(f"{self.path} could not be opened: {error}.") from error
 

@@ -38,6 +38,7 @@ from nexo_django.stores.base import (
     TurnRequest,
 )
 from nexo_django.stores.contents import Contents, Turn, settles, total
+from nexo_django.stores.files import FileStore, OwnedFiles
 from nexo_django.stores.held import Held
 from nexo_django.stores.parts import Part, history, undone
 from nexo_django.stores.parts import as_of as seen_at
@@ -149,6 +150,11 @@ class LocalTurn:
         """Give attached files of this chat by their parts' ids, without those that are gone."""
         held = self._held
         return {} if held is None else intact(held.attached, held.contents.messages, ids)
+
+    @property
+    def files(self) -> FileStore:
+        """The files of the chat, which are kept until it is deleted."""
+        return OwnedFiles(self._owned().files, self._lock, self._owned)
 
     def finish(self, status: str, error: str = "") -> None:
         """Commit how the turn ended; an answer without calls has committed DONE itself."""

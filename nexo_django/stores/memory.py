@@ -14,6 +14,7 @@ from nexo_django.messages import Message
 from nexo_django.stores.attached import HeldAttachments
 from nexo_django.stores.base import RUNNING
 from nexo_django.stores.contents import Contents, Turn, counted
+from nexo_django.stores.files import HeldFiles
 from nexo_django.stores.local import LocalChat, missing
 from nexo_django.stores.outputs import HeldOutputs
 from nexo_django.stores.parts import Part
@@ -34,6 +35,7 @@ class Room:
     parent: int | None = None
     outputs: HeldOutputs = field(default_factory=HeldOutputs)
     attached: HeldAttachments = field(default_factory=HeldAttachments)
+    files: HeldFiles = field(default_factory=HeldFiles)
 
     def parts(self) -> list[Part]:
         """Give all that was kept, by compactions."""
@@ -154,6 +156,7 @@ class MemoryHold:
     def __init__(self, room: Room) -> None:
         self.room, self.contents, self.lock = room, room.contents, MemoryStore.changed
         self.outputs, self.attached = room.outputs, room.attached
+        self.files = room.files
         room.owner, room.cancelled = self, None
 
     def owned(self) -> bool:
