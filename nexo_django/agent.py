@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from django.utils.functional import Promise
 
-from nexo_django import conf, offer, permissions, registry
+from nexo_django import conf, offer, permissions, registry, skills
 from nexo_django.completion import LiteLLMCompletion, catalogue, offline
 from nexo_django.exceptions import ConfigurationError, brief
 from nexo_django.middleware import (
@@ -161,8 +161,8 @@ class Agent:
             raise ConfigurationError(f"{type(self).__name__}.permissions: {error}") from None
 
     def system_prompt(self, env: Any) -> str:
-        """Give the system text of a turn."""
-        return self.system_text(env.metadata["context"])
+        """Give the system text of a turn: the instructions, and what the skills are for."""
+        return skills.prompted(self.system_text(env.metadata["context"]), self.skills)
 
     def check(self) -> None:
         """Raise for a declaration that can't work, before anything is written."""
@@ -173,6 +173,7 @@ class Agent:
                     f"{type(self).__name__}.{key} is {brief(value)}; it must be {must}."
                 )
         _refuse_unlisted(type(self).__name__, self.tools)
+        skills.check(type(self).__name__, self.skills)
         declared = inspect.getattr_static(self, "instructions")
         if not isinstance(declared, property) and not _is_text(declared):
             _refuse_uncallable(self, declared)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
 from math import isfinite
+from pathlib import PurePath
 from typing import Any
 
 from django.conf import settings
@@ -26,6 +27,8 @@ class Rule:
     default: Any
     must: str
     fits: Callable[[Any], bool]
+    # Whether a value may hold a password, which no text may show.
+    secret: bool = False
 
 
 def _number(value: Any) -> bool:
@@ -78,9 +81,18 @@ def _unavailable(instead: str) -> Rule:
     )
 
 
+def _folder(value: Any) -> bool:
+    return _text(value) or isinstance(value, PurePath)
+
+
 def _label(value: Any) -> bool:
     parts = value.split(".") if isinstance(value, str) else ()
     return len(parts) == 2 and all(part.isidentifier() for part in parts)
+
+
+def _path(value: Any) -> bool:
+    parts = value.split(".") if isinstance(value, str) else ()
+    return len(parts) > 1 and all(part.isidentifier() for part in parts)
 
 
 def _store(value: Any) -> bool:
@@ -88,6 +100,8 @@ def _store(value: Any) -> bool:
         return value is None
     return value in ("database", "memory") or (value.startswith("jsonl:") and len(value) > 6)
 
+
+RELAYS = ("redis://", "rediss://", "unix://")
 
 RULES: dict[str, Rule] = {
     "DEFAULT_MODEL": Rule("nexo/offline", "a litellm id, such as 'openai/gpt-4o-mini'", _text),
@@ -112,7 +126,16 @@ RULES: dict[str, Rule] = {
         f"one of {', '.join(map(repr, MODES))}, or a Permissions",
         lambda value: value in MODES or isinstance(value, Permissions),
     ),
-    "SKILLS_PATH": _unavailable("write what a skill says into the agent's instructions"),
+    "SKILLS_PATH": Rule(
+        None,
+        "a folder that holds a folder for each skill, such as BASE_DIR / 'skills', or a list of"
+        " such folders",
+        lambda value: (
+            value is None
+            or _folder(value)
+            or (isinstance(value, list | tuple) and all(map(_folder, value)))
+        ),
+    ),
     "TIMEOUT": _seconds(60),
     "TURN_DEADLINE": Rule(
         None,
@@ -143,7 +166,23 @@ RULES: dict[str, Rule] = {
     "RETENTION": _unavailable("delete chats with session.delete()"),
     "REDACT": _unavailable("redact in your tools and prompts, before the text reaches a session"),
     "ENCRYPTION_KEYS": _unavailable("encrypt the database's volume or its columns"),
-    "ACCESS": _unavailable("check who may resume a session before you call Session.resume()"),
+    "ACCESS": Rule(
+        None,
+        "the dotted path of a function (request, agent_name, conversation) that gives an instance"
+        " id or None, such as 'mysite.access.instance_id'",
+        lambda value: value is None or _path(value),
+    ),
+    "RELAY": Rule(
+        None,
+        "a redis:// or rediss:// URL, or None for the database",
+        lambda value: value is None or (_text(value) and value.startswith(RELAYS)),
+        secret=True,
+    ),
+    "BACKGROUND": Rule(
+        None,
+        "'celery', 'tasks', or None for threads of the web process",
+        lambda value: value in (None, "celery", "tasks"),
+    ),
 }
 
 DEFAULTS: dict[str, Any] = {key: rule.default for key, rule in RULES.items()}
@@ -227,7 +266,7 @@ def _unknown(key: Any) -> str:
 def _wrong(key: str, value: Any) -> str:
     rule = RULES[key]
     # What nothing honours may be a secret, such as a key.
-    shown = "set" if rule.must.startswith("left out") else brief(value)
+    shown = "set" if rule.secret or rule.must.startswith("left out") else brief(value)
     return f'NEXO["{key}"] is {shown}. It must be {rule.must}.'
 
 

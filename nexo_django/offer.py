@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from nexo_django.agent import Agent
 
 # What an attribute brings when it is declared: "module:function", which takes the agent.
-SOURCES: dict[str, str] = {}
+SOURCES: dict[str, str] = {
+    "skills": "nexo_django.skills:tools",
+}
 
 
 def declared(agent: Agent) -> list[Tool]:
