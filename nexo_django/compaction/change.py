@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
 
-from nexo_django.messages import NORMAL, SYSTEM, TOOL, Message, Usage
+from nexo_django.messages import NORMAL, SYSTEM, TOOL, USER, Message, Usage
 
 
 @dataclass(frozen=True)
@@ -111,11 +111,20 @@ class Change:
         return self.before[-1].position if self.before else None
 
     def _rewritten(self, message: Message, start: int) -> int | None:
-        """Find the result that a placeholder stands for: the next one of the same call."""
-        if message.role != TOOL:
+        """Find what a message stands for: the next result of its call, or the same prompt."""
+        stands = {TOOL: _same_call, USER: _same_prompt}.get(message.role)
+        if stands is None:
             return None
-        for index in range(start, len(self.before)):
-            old = self.before[index]
-            if old.role == TOOL and old.tool_call_id == message.tool_call_id:
-                return index
-        return None
+        indexes = range(start, len(self.before))
+        return next((i for i in indexes if stands(self.before[i], message)), None)
+
+
+def _same_call(old: Message, new: Message) -> bool:
+    return old.role == TOOL and old.tool_call_id == new.tool_call_id
+
+
+def _same_prompt(old: Message, new: Message) -> bool:
+    """Whether a prompt is shown without the files that came with it."""
+    said = (old.role, old.kind, old.content, old.position)
+    same = said == (new.role, new.kind, new.content, new.position)
+    return same and bool(old.parts and new.parts) and len(old.parts or ()) == len(new.parts or ())

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from nexo_django import media, structured
 from nexo_django.compaction.base import Compaction
 from nexo_django.messages import SUMMARY, TOOL, USER, Message
 
@@ -125,6 +126,10 @@ def _piece(messages: Sequence[Message], index: int, share: int) -> str:
 def _part(part: dict[str, Any], chars: int) -> str:
     if part.get("type") == "text":
         return shortened(str(part.get("text", "")), chars)
+    if media.is_attachment(part):
+        return media.note(part)
+    if structured.is_output(part):
+        return f"[asks for JSON: {part.get('name')}]"
     return f"[with a part of type {part.get('type', '?')}]"
 
 

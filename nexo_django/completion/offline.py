@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from nexo_django import events, transcript
+from nexo_django import events, media, structured, transcript
 from nexo_django.compaction.record import OPENING
+from nexo_django.completion import catalogue
 from nexo_django.completion.answer import deliver, deliver_partial, tell
 from nexo_django.completion.catalogue import OFFLINE
+from nexo_django.completion.offline_output import filled
+from nexo_django.completion.shown import Shown
 from nexo_django.exceptions import ConfigurationError, brief
 from nexo_django.messages import (
     ASSISTANT,
@@ -94,7 +97,7 @@ def refuse_other(model: str) -> None:
 
 def complete(env: Env) -> None:
     """Answer the env's messages and append the answer: the terminal app of a pipeline."""
-    messages = transcript.request(env.messages)
+    messages = _read_files(env, transcript.request(env.messages))
     env.hook(events.BEFORE_LLM, {"model": MODEL, "messages": len(messages)})
     text, calls = answer(messages, env.tools)
     message = Message(
@@ -123,9 +126,27 @@ def answer(
         return wrong, ()
     if calls:
         return "", calls
+    if wanted := structured.asked(messages):
+        told = _said(messages[transcript.last_prompt(messages) or 0])
+        return filled(wanted["schema"], told, _facts(messages)), ()
     if asked.results:
         return _report(asked), ()
     return _talk(asked), ()
+
+
+def _read_files(env: Env, messages: list[Message]) -> list[Message]:
+    """Put the text of attached files into the messages, and a note for what is no text."""
+    facts = catalogue.facts(MODEL)
+    show = Shown(env, messages, facts)
+
+    def told(part: dict[str, Any]) -> dict[str, Any]:
+        if not media.is_attachment(part):
+            return part
+        if media.is_text(str(part.get("media_type"))):
+            return show(part)
+        return {"type": "text", "text": media.note(part)}
+
+    return [m.replace(parts=tuple(map(told, m.parts))) if m.parts else m for m in messages]
 
 
 def _stream(env: Env, text: str) -> None:
