@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
@@ -45,6 +45,20 @@ def _forget() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
+
+
+def submit(function: Callable[[], T]) -> Future[T]:
+    """Run a function in the pool, from synchronous code that does not wait for its end."""
+    context = contextvars.copy_context()
+    context.run(_inside.set, True)
+
+    def work() -> T:
+        try:
+            return context.run(function)
+        finally:
+            release_thread()
+
+    return _executor().submit(work)
 
 
 async def in_pool(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,8 @@ class Run:
     pipeline: Pipeline
     max_turns: int
     output: Output | None = None
+    # Told of the turn when its prompt is stored, before anything is asked of the model.
+    begun: Callable[[OpenTurn], object] | None = None
 
     def __call__(self, on_event: OnEvent | None = None) -> Reply:
         """Run the turn in this thread and give its reply.
@@ -66,6 +69,8 @@ class Run:
 
     def _call(self, sink: Events, listener: _Listener | None) -> Reply:
         turn = self.session.stored.begin(self.request)
+        if self.begun is not None:
+            self.begun(turn)
         if turn.reply is not None or turn.status != RUNNING:
             return self._told(sink, listener, stored_reply(turn))
         try:
