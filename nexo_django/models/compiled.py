@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from django.db import connections, models, transaction
 from django.db.models import Case, F, Q, Value, When
 from django.db.models.query import ModelIterable
-from django.db.models.sql.subqueries import UpdateQuery
+from django.db.models.sql.subqueries import InsertQuery, UpdateQuery
 
 from nexo_django.models.clock import DatabaseTime
 
@@ -69,6 +71,65 @@ def update(
         return int(cursor.rowcount)
 
 
+class Inserted(models.Model):
+    """A model whose INSERT is compiled once; `save()` and its signals are as ever."""
+
+    class Meta:
+        abstract = True
+
+    def _do_insert(
+        self, manager: Any, using: Any, fields: Any, returning_fields: Any, raw: Any
+    ) -> Any:
+        key = manager.model._meta.auto_field
+        usual = not raw and key is not None and list(returning_fields) == [key]
+        if not usual or getattr(self, key.attname) is not None:
+            return super()._do_insert(manager, using, fields, returning_fields, raw)  # type: ignore[misc]
+        return [(_inserted(self, manager.model, using),)]
+
+
+def _inserted(row: Any, model: Any, using: str) -> Any:
+    """Insert a row and give the key that the database gave it."""
+    connection = connections[using]
+    values = {column.name: column.value(row, connection) for column in _columns(model)}
+    made = tuple((n, v.milliseconds) for n, v in values.items() if type(v) is DatabaseTime)
+    statement = _insert(model, using, connection.vendor, made)
+    with connection.cursor() as cursor:
+        cursor.execute(statement.sql, statement.filled(values))
+        if statement.returning:
+            return cursor.fetchone()[0]
+        meta = model._meta
+        return connection.ops.last_insert_id(cursor, meta.db_table, meta.auto_field.column)
+
+
+@lru_cache(maxsize=SHAPES)
+def _columns(model: Any) -> list[_Column]:
+    """Give the columns of a row whose key the database gives."""
+    meta = model._meta
+    fields = [f for f in meta.local_concrete_fields if not f.generated]
+    return [_Column(field) for field in fields if field is not meta.auto_field]
+
+
+class _Column:
+    """What to do with a column's value to save it; most of it is known beforehand."""
+
+    def __init__(self, field: Any) -> None:
+        self.field, self.name = field, field.attname
+        known = type(field).__module__.partition(".")[0] in ("django", "nexo_django")
+        self.is_text = known and isinstance(field, models.CharField | models.TextField)
+        self.is_known = known
+        self.is_read = type(field).pre_save is models.Field.pre_save
+
+    def value(self, row: Any, connection: Any) -> Any:
+        field = self.field
+        value = getattr(row, self.name) if self.is_read else field.pre_save(row, True)
+        # No field of Django or of ours changes these.
+        if (value is None and self.is_known) or (type(value) is str and self.is_text):
+            return value
+        if type(value) is DatabaseTime:
+            return value
+        return field.get_db_prep_save(value, connection)
+
+
 def select(build: Callable[..., Any], alias: str, *shape: Any, **values: Any) -> list[Any]:
     """Give the rows, or the tuples, of the queryset that `build(alias, *shape, **slots)` makes.
 
@@ -79,12 +140,13 @@ def select(build: Callable[..., Any], alias: str, *shape: Any, **values: Any) ->
     return statement.rows(alias, values)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Statement:
     sql: str
     params: Sequence[Any]
     compiler: Any = None
     queryset: Any = None
+    returning: bool = False
 
     def filled(self, values: Mapping[Any, Any]) -> tuple[Any, ...]:
         return tuple(values[p.value] if isinstance(p, Slot) else p for p in self.params)
@@ -134,6 +196,22 @@ def _update(
     query = (rows if among is None else among(rows)).query.chain(UpdateQuery)
     query.add_update_values({name: _change(model, name, kind) for name, kind in changes})
     return _Statement(*query.get_compiler(alias).as_sql())
+
+
+@lru_cache(maxsize=SHAPES)
+def _insert(
+    model: Any, alias: str, vendor: str, made: tuple[tuple[str, int], ...]
+) -> _Statement:
+    fields = [column.field for column in _columns(model)]
+    slots = {f.attname: Slot(f.attname) for f in fields}
+    slots |= {name: DatabaseTime(milliseconds / 1000) for name, milliseconds in made}
+    query = InsertQuery(model)
+    query.insert_values(fields, [SimpleNamespace(**slots)], raw=True)
+    compiler = query.get_compiler(alias)
+    returning = connections[alias].features.can_return_columns_from_insert
+    compiler.returning_fields = [model._meta.auto_field] if returning else None
+    ((sql, params),) = compiler.as_sql()
+    return _Statement(sql, params, returning=returning)
 
 
 @lru_cache(maxsize=SHAPES)

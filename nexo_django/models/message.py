@@ -49,7 +49,7 @@ class MessageStatus(models.TextChoices):
     INTERRUPTED = "interrupted", _("interrupted")
 
 
-class AbstractMessage(models.Model):
+class AbstractMessage(compiled.Inserted):
     """A message at its position in the chat: 0 is the system message's, the others count on.
 
     A message with calls keeps the positions after it for their results. What the model used

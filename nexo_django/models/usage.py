@@ -10,7 +10,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from nexo_django.messages import COUNTS, Usage
-from nexo_django.models.compiled import Add
+from nexo_django.models.compiled import Add, Inserted
 from nexo_django.sanitize import clean_usage
 
 MOST, MOST_SUM = 2**31 - 1, 2**63 - 1
@@ -20,7 +20,7 @@ SMALLEST_COST = Decimal(1).scaleb(-COST_PLACES)
 MOST_COST = Decimal(10 ** (COST_DIGITS - COST_PLACES) - 1)
 
 
-class UsageSums(models.Model):
+class UsageSums(Inserted):
     """Sums of usage.
 
     `cost` is in US dollars; NULL once the price of any part is unknown, and it stays so.
