@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from django.utils.functional import Promise
 
-from nexo_django import conf, offer, permissions, registry, skills
+from nexo_django import conf, mcp, offer, permissions, registry, skills
 from nexo_django.completion import LiteLLMCompletion, catalogue, offline
 from nexo_django.exceptions import ConfigurationError, brief
 from nexo_django.middleware import (
@@ -25,7 +25,7 @@ from nexo_django.middleware import (
     ToolResultLoop,
 )
 from nexo_django.permissions import Permissions
-from nexo_django.pipeline import App, Pipeline
+from nexo_django.pipeline import App, Env, Pipeline
 from nexo_django.tools import Tool, read_output
 
 MAX_NAME = 100
@@ -131,7 +131,7 @@ class Agent:
             .use(ToolResultLoop)
             .use(MaxIterations, self.max_turns)
             .use(DefaultCompactionPipeline, window=self.context_window, summariser=completion)
-            .use(DefaultToolPipeline, tools=self.offered())
+            .use(DefaultToolPipeline, tools=self.offered(), late=self.connected)
             .run(completion)
         )
 
@@ -147,6 +147,19 @@ class Agent:
         if not offered or any(tool.name == read_output.name for tool in offered):
             return offered
         return [*offered, read_output]
+
+    def connected(self, env: Env) -> list[Tool]:
+        """Give the tools of the MCP servers, which are connected when a turn begins."""
+        if not self.mcp:
+            return []
+        offered = {tool.name for tool in self.offered()}
+        found = mcp.tools(self.servers(), self.mcp, self.granted(), offered, env)
+        return found if not found or read_output.name in offered else [*found, read_output]
+
+    def servers(self) -> mcp.Servers:
+        """Give the MCP servers of this object, each connected when it is first used."""
+        held: mcp.Servers = self.__dict__.setdefault("_servers", mcp.servers(self))
+        return held
 
     def declared(self) -> list[Tool]:
         """Give every tool that the declaration brings, allowed or not."""
@@ -174,6 +187,7 @@ class Agent:
                 )
         _refuse_unlisted(type(self).__name__, self.tools)
         skills.check(type(self).__name__, self.skills)
+        mcp.check(type(self).__name__, self.mcp)
         declared = inspect.getattr_static(self, "instructions")
         if not isinstance(declared, property) and not _is_text(declared):
             _refuse_uncallable(self, declared)
@@ -185,6 +199,8 @@ class Agent:
 
     def close(self) -> None:
         """Give back what the agent holds; may be called twice."""
+        if (held := self.__dict__.get("_servers")) is not None:
+            held.close()
 
 
 def stack(agent: Agent) -> Pipeline:

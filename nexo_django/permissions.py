@@ -51,7 +51,7 @@ class Permissions:
     `mode` is for what `allow` does not name: "read_only" refuses it, "auto" allows it, "ask"
     has `on_ask(capability, detail)` decide now and in the tool's turn, "approve" stops the
     turn until somebody decides on that one call. `mcp_allow` names tools of MCP servers, as
-    "server/tool", that are allowed in every mode. With `ask_when(capability, detail)` only
+    "server/tool" or "server/*", that are allowed in every mode. With `ask_when(capability, detail)` only
     calls for which it is true are asked for. `detail` is {"tool": name, "arguments": {...}}.
     """
 
@@ -85,6 +85,12 @@ class Permissions:
             return True
         return self.mode in (AUTO, APPROVE) or (self.mode == ASK and self.on_ask is not None)
 
+    def offers_server(self, name: str) -> bool:
+        """Whether a call of any tool of an MCP server can ever be allowed."""
+        if self.mode in (AUTO, APPROVE) or (self.mode == ASK and self.on_ask is not None):
+            return True
+        return any(allowed.startswith(f"{name}/") for allowed in self.mcp_allow)
+
     def judge(self, tool: Gated, arguments: Mapping[str, Any]) -> Verdict:
         """Say what is to become of a call; in mode "ask" the host decides before this returns."""
         if self._passes(tool) or self.mode == AUTO:
@@ -103,7 +109,8 @@ class Permissions:
 
     def _passes(self, tool: Gated) -> bool:
         if tool.mcp is not None:
-            return tool.mcp in self.mcp_allow
+            server = tool.mcp.partition("/")[0]
+            return tool.mcp in self.mcp_allow or f"{server}/*" in self.mcp_allow
         # A tool without a capability is the host's own code.
         return tool.capability is None or tool.capability in self.allow
 
