@@ -14,6 +14,7 @@ from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Tags
 from django.db import connections
+from django.urls import get_resolver
 
 from nexo_django import conf, registry
 from nexo_django.exceptions import ConfigurationError, NotSupported
@@ -79,6 +80,36 @@ def check_connected_databases(
 ) -> list[CheckMessage]:
     """Check what the databases themselves say."""
     return [found for alias in databases or () for found in _connected(alias)]
+
+
+@checks.register(Tags.urls)
+def check_access(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """Check that whoever includes the package's addresses says who may use which chat."""
+    if conf.problems() or not _served():
+        return []
+    from nexo_django.contrib import access
+
+    try:
+        access.hook()
+        access.check_store()
+    except ConfigurationError as error:
+        return [problem("E009", str(error), "See docs/how-to/sse.md.")]
+    return []
+
+
+def _served() -> bool:
+    """Whether a site's addresses lead to the package's views."""
+    try:
+        return _leads(get_resolver())
+    except Exception:
+        # A URLconf that can't be loaded is told of by Django's own check.
+        return False
+
+
+def _leads(pattern: Any) -> bool:
+    if hasattr(pattern, "url_patterns"):
+        return any(map(_leads, pattern.url_patterns))
+    return str(getattr(pattern.callback, "__module__", "")) == "nexo_django.contrib.views"
 
 
 def _chat_model(label: str | None) -> Iterator[CheckMessage]:
