@@ -29,7 +29,9 @@ class Provider:
     `keys` are environment variables, any one of which gives the credentials; none means that
     the provider needs no key, or has ways of its own to find one. `call_id` is what the id of
     a tool call must match whole, and `id_length` how long one made up for it is. `schemas` is
-    None where an answer's schema is told in words only.
+    None where an answer's schema is told in words only. `letter_first` says that a tool's name
+    begins with no digit or dash, `differing` that calls side by side must differ, and `closing`
+    that the assistant must speak between results and the user.
     """
 
     keys: tuple[str, ...] = ()
@@ -37,6 +39,9 @@ class Provider:
     id_length: int = 24
     replays: str | None = None
     schemas: Schemas | None = None
+    letter_first: bool = False
+    differing: bool = False
+    closing: bool = False
 
 
 _BESIDE, _ALONE = Schemas(beside_tools=True), Schemas()
@@ -49,6 +54,10 @@ _MISTRAL = re.compile(r"mistral|mixtral|ministral|codestral|devstral|magistral|p
 _CLAUDE = re.compile(r"claude|anthropic", re.IGNORECASE)
 _CLAUDE_BLOCKS = frozenset({"anthropic", "azure_ai", "bedrock", "databricks", "vertex_ai"})
 
+# litellm leaves out a call that is like another of its message, and Google then counts one
+# result too many.
+_GOOGLE = Provider(replays=SIGNATURES, letter_first=True, differing=True)
+
 PROVIDERS: dict[str, Provider] = {
     "openai": Provider(("OPENAI_API_KEY",), replays=ITEMS, schemas=_BESIDE),
     "azure": Provider(
@@ -59,10 +68,10 @@ PROVIDERS: dict[str, Provider] = {
     "anthropic": Provider(
         ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"), _WORD, replays=BLOCKS, schemas=_NATIVE
     ),
-    "gemini": Provider(("GEMINI_API_KEY", "GOOGLE_API_KEY"), replays=SIGNATURES, schemas=_ALONE),
-    "vertex_ai": Provider(replays=SIGNATURES),
+    "gemini": replace(_GOOGLE, keys=("GEMINI_API_KEY", "GOOGLE_API_KEY"), schemas=_ALONE),
+    "vertex_ai": _GOOGLE,
     "bedrock": Provider((), _WORD, replays=BLOCKS),
-    "mistral": Provider(("MISTRAL_API_KEY",), _NINE, 9, replays=TEXT, schemas=_ALONE),
+    "mistral": Provider(("MISTRAL_API_KEY",), _NINE, 9, replays=TEXT, schemas=_ALONE, closing=True),
     "codestral": Provider(("CODESTRAL_API_KEY",), _NINE, 9),
     "cohere": Provider(("COHERE_API_KEY", "CO_API_KEY"), _WORD),
     "cohere_chat": Provider(("COHERE_API_KEY", "CO_API_KEY"), _WORD),
@@ -98,10 +107,10 @@ def of(provider: str, model: str = "") -> Provider:
     """Give a provider's rules; one that resells a model of others has theirs for ids."""
     known = PROVIDERS.get(provider, UNKNOWN)
     if _MISTRAL.search(model):
-        return replace(known, call_id=_NINE, id_length=9)
+        return replace(known, call_id=_NINE, id_length=9, closing=True)
     if _CLAUDE.search(model):
         replays = BLOCKS if provider in _CLAUDE_BLOCKS else known.replays
-        return replace(known, call_id=_WORD, replays=replays)
+        return replace(known, call_id=_WORD, replays=replays, letter_first=False, differing=False)
     return known
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from typing import Any
 
@@ -19,7 +19,7 @@ from nexo_django.completion.answer import SIGNATURE_IN_ID
 from nexo_django.messages import ASSISTANT, SYSTEM, TOOL, Message, ToolCall, is_blank
 from nexo_django.sanitize import clean_json, clean_text
 
-NOTHING = "(empty)"
+NOTHING, UNANSWERED = "(empty)", "(no answer)"
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 # Who caches only what is marked; the others do so unasked, or refuse a request with marks.
@@ -42,9 +42,9 @@ def to_wire(
     arguments are always a JSON object. A result without its call is left out. `show` gives
     what is sent of attached files; without it that is a note.
     """
-    ids = _Ids(providers.of(provider, model))
+    ids = _Ids(rules := providers.of(provider, model))
     sent: list[dict[str, Any]] = []
-    for message in messages:
+    for message in _apart(messages) if rules.differing else messages:
         if message.role == TOOL:
             answered = ids.answer(message.tool_call_id or "")
             if answered is not None:
@@ -53,9 +53,42 @@ def to_wire(
         elif message.role == ASSISTANT:
             sent += _assistant(message, ids, provider, model)
         else:
+            if rules.closing and sent and sent[-1]["role"] == TOOL:
+                sent.append({"role": ASSISTANT, "content": UNANSWERED})
             content = _content(message, show) or NOTHING
             sent.append({"role": message.role, "content": content})
     return sent
+
+
+def _apart(messages: Iterable[Message]) -> Iterator[Message]:
+    """Part a step that calls the same twice into steps that each call it once."""
+    rest = deque(messages)
+    while rest:
+        message = rest.popleft()
+        rounds = _rounds(message.calls)
+        if len(rounds) < 2:
+            yield message
+            continue
+        results = []
+        while rest and rest[0].role == TOOL:
+            results.append(rest.popleft())
+        for number, calls in enumerate(rounds):
+            said = {} if number == 0 else {"content": None, "parts": None, "reasoning": None}
+            yield message.replace(tool_calls=tuple(calls), **said)
+            ids = {call.id for call in calls}
+            yield from (result for result in results if result.tool_call_id in ids)
+
+
+def _rounds(calls: Iterable[ToolCall]) -> list[list[ToolCall]]:
+    rounds: list[list[ToolCall]] = []
+    times: dict[str, int] = defaultdict(int)
+    for call in calls:
+        like = json.dumps([call.name, clean_json(call.arguments)], sort_keys=True)
+        if times[like] == len(rounds):
+            rounds.append([])
+        rounds[times[like]].append(call)
+        times[like] += 1
+    return rounds
 
 
 def _assistant(message: Message, ids: _Ids, provider: str, model: str) -> list[dict[str, Any]]:
@@ -140,8 +173,11 @@ def _is_whole(block: dict[str, Any]) -> bool:
 
 def _call(call: ToolCall, ids: _Ids, own: bool) -> dict[str, Any]:
     arguments = clean_json(call.arguments) if isinstance(call.arguments, dict) else {}
+    name = _NOT_IN_A_NAME.sub("_", call.name)[:64] or "unknown"
+    if ids.rules.letter_first and not (name[0].isalpha() or name[0] == "_"):
+        name = f"_{name}"[:64]
     function = {
-        "name": _NOT_IN_A_NAME.sub("_", call.name)[:64] or "unknown",
+        "name": name,
         # A database may give the keys back in an order of its own.
         "arguments": json.dumps(arguments, ensure_ascii=False, sort_keys=True),
     }
