@@ -13,7 +13,6 @@ from decimal import Decimal
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from django.db import connections, models, transaction
 from django.db.models import Case, F, Q, Value, When
@@ -151,16 +150,45 @@ class _Statement:
     def filled(self, values: Mapping[Any, Any]) -> tuple[Any, ...]:
         return tuple(values[p.value] if isinstance(p, Slot) else p for p in self.params)
 
-    def rows(self, alias: str, values: Mapping[Any, Any]) -> list[Any]:
+    def rows(self, alias: str, values: Mapping[str, Any]) -> list[Any]:
+        if issubclass(self.queryset._iterable_class, ModelIterable):
+            return self._instances(alias, values)
+        connection = connections[alias]
+        with connection.cursor() as cursor:
+            cursor.execute(self.sql, self.filled(values))
+            found = list(map(list, cursor.fetchall()))
+        for place, converters, expression in self._converters(connection):
+            for row in found:
+                # No converter of Django or of ours makes anything of NULL.
+                if row[place] is not None:
+                    for convert in converters:
+                        row[place] = convert(row[place], expression, connection)
+        return list(map(tuple, found))
+
+    def _converters(self, connection: Any) -> list[tuple[int, Any, Any]]:
+        """Give the places of the columns to convert; they are kept with their connection."""
+        known: dict[Any, Any] = vars(connection).setdefault("_nexo_converters", {})
+        if self not in known:
+            if len(known) >= SHAPES:
+                known.clear()
+            compiler = self._compiler(connection)
+            columns = [column for column, *_ in compiler.select[: compiler.col_count]]
+            found = compiler.get_converters(columns)
+            known[self] = [(place, *found[place]) for place in found]
+        made: list[tuple[int, Any, Any]] = known[self]
+        return made
+
+    def _compiler(self, connection: Any) -> Any:
         # What a compiler knows after it made its SQL is all that reading the rows needs.
         compiler = copy.copy(self.compiler)
-        compiler.connection = connections[alias]
+        compiler.connection = connection
+        return compiler
+
+    def _instances(self, alias: str, values: Mapping[str, Any]) -> list[Any]:
+        compiler = self._compiler(connections[alias])
         made = self.sql, self.filled(values)
         compiler.as_sql = lambda *args, **kwargs: made
-        iterable = self.queryset._iterable_class
-        if issubclass(iterable, ModelIterable):
-            return list(iterable(_Rows(alias, compiler, self.queryset)))
-        return list(compiler.results_iter(tuple_expected=True))
+        return list(self.queryset._iterable_class(_Rows(alias, compiler, self.queryset)))
 
 
 @dataclass
@@ -199,9 +227,7 @@ def _update(
 
 
 @lru_cache(maxsize=SHAPES)
-def _insert(
-    model: Any, alias: str, vendor: str, made: tuple[tuple[str, int], ...]
-) -> _Statement:
+def _insert(model: Any, alias: str, vendor: str, made: tuple[tuple[str, int], ...]) -> _Statement:
     fields = [column.field for column in _columns(model)]
     slots = {f.attname: Slot(f.attname) for f in fields}
     slots |= {name: DatabaseTime(milliseconds / 1000) for name, milliseconds in made}

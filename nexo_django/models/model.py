@@ -9,6 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from nexo_django.completion import catalogue
 from nexo_django.exceptions import ConfigurationError, brief
+from nexo_django.models.compiled import select
 from nexo_django.models.fields import ExactCharField
 
 NAME, FAMILY = 255, 100
@@ -63,10 +64,23 @@ class Model(models.Model):
             or rows.get_or_create(**address, defaults=columns(facts))[0]
         )
 
+    @classmethod
+    def key(cls, litellm_id: str, using: str) -> int:
+        """Give the key of a model's row, as `named` gives the row."""
+        facts = catalogue.facts(litellm_id)
+        address = {"provider": facts.provider, "model_id": facts.model_id}
+        found = select(_keys, using, cls, **address)
+        return int(found[0][0]) if found else int(cls.named(litellm_id, using).pk)
+
     def is_named(self, litellm_id: str) -> bool:
         """Whether the row is the model of that id."""
         facts = catalogue.facts(litellm_id)
         return (self.provider, self.model_id) == (facts.provider, facts.model_id)
+
+
+def _keys(alias: str, model: Any, **address: str) -> Any:
+    rows = model._default_manager.using(alias).filter(**address)
+    return rows.order_by().values_list("pk")
 
 
 def columns(facts: catalogue.Facts) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from django.db import router
 from django.db.models import F
 
 from nexo_django import conf, connections, leases
+from nexo_django.decisions import AWAITING, Decision, PendingCall
 from nexo_django.exceptions import (
     KeyConflict,
     NothingToContinue,
@@ -23,11 +24,10 @@ from nexo_django.leases import Lease
 from nexo_django.media import Upload
 from nexo_django.messages import ASSISTANT, Message, Usage
 from nexo_django.models import Model, Tables, tables
-from nexo_django.models.clock import DatabaseTime
-from nexo_django.models.compiled import select
 from nexo_django.stores import (
     database_attachments,
     database_compaction,
+    database_decisions,
     database_outputs,
     removal,
     rows,
@@ -37,6 +37,7 @@ from nexo_django.stores.base import (
     REPLY_STATUSES,
     TurnRequest,
 )
+from nexo_django.stores.database_chat import SeenChat, find
 from nexo_django.stores.database_turn import OUTCOMES, DatabaseTurn
 from nexo_django.stores.repair import repair
 from nexo_django.transcript import repaired
@@ -151,7 +152,7 @@ class DatabaseChat:
             busy = _busy_for(chat)
             if chat is None or (busy is None and chat.current_compaction is None):
                 return False
-            if busy is None and database_compaction.undo(self.tables, self.alias, chat):
+            if busy is None and database_compaction.undo(self.tables, self.alias, chat.pk):
                 return True
         raise SessionBusy(f"A turn of {self._name()} is running.", retry_after=busy or 0.0)
 
@@ -161,6 +162,14 @@ class DatabaseChat:
             found = self._rows().values_list("pk", flat=True).first()
             if found is not None:
                 yield from rows.history(found, self._messages())
+
+    def pending(self) -> list[PendingCall]:
+        """Give the calls that wait for a decision, in call order; [] without a chat."""
+        return database_decisions.pending(self)
+
+    def decide(self, call_id: str, made: Decision) -> PendingCall:
+        """Record the one decision on a call that waits; see StoredChat."""
+        return database_decisions.decide(self, call_id, made)
 
     def usage(self) -> Usage:
         """Give the sum of what the chat's model calls used."""
@@ -191,10 +200,9 @@ class DatabaseChat:
     def _new(self) -> Any:
         return self.tables.chat(agent_name=self.agent_name, instance_id=self.instance_id)
 
-    def _find(self) -> Any:
+    def _find(self) -> SeenChat | None:
         """Read the chat's row, its lease as the database's clock sees it."""
-        address = {"agent_name": self.agent_name, "instance_id": self.instance_id}
-        return next(iter(select(_chat, self.alias, self.tables, **address)), None)
+        return find(self.tables, self.alias, self.agent_name, self.instance_id)
 
     def _rows(self) -> Any:
         chats = self.tables.chat.objects.using(self.alias).order_by()
@@ -210,7 +218,7 @@ class DatabaseChat:
         """Find the key's turn; refuse the key if it had another prompt."""
         if chat is None or request.key is None or request.prompt is None:
             return None
-        turn = self._turns().filter(chat=chat, key=request.key).first()
+        turn = self._turns().filter(chat=chat.pk, key=request.key).first()
         if turn is not None and turn.fingerprint != request.fingerprint:
             raise KeyConflict(
                 f"The key {brief(request.key)} was used for turn {turn.number} with another "
@@ -273,18 +281,15 @@ class DatabaseChat:
                 f"prompt again with a new key."
             )
         with connections.mapped("read"):
-            row = keyed or self._turns().filter(chat=chat, number=chat.open_turn).first()
+            row = keyed or self._turns().filter(chat=chat.pk, number=chat.open_turn).first()
         if row is None:
             raise NothingToContinue("The session's last turn is finished; prompt() starts another.")
         return row
 
-    def _model_id(self, chat: Any, model: str | None) -> int | None:
-        stored = None if chat is None else chat.model
-        if model is None:
-            return None if stored is None else int(stored.pk)
-        if stored is not None and stored.is_named(model):
-            return int(stored.pk)
-        return Model.named(model, self.alias).pk
+    def _model_id(self, chat: SeenChat | None, model: str | None) -> int | None:
+        if chat is not None and (model is None or chat.asks(model)):
+            return chat.model_id
+        return None if model is None else Model.key(model, self.alias)
 
     def _maintained(self, chat: Any) -> DatabaseTurn | None:
         lease = Lease(self.tables.chat, self.alias, chat.pk)
@@ -321,6 +326,7 @@ class DatabaseChat:
         with connections.mapped("read"):
             answer = answers.first()
             turn.reply = None if answer is None else answer.value()
+        turn.pending = tuple(self.pending()) if row.status in AWAITING else ()
         return turn
 
     def _missing(self) -> SessionNotFound:
@@ -330,16 +336,5 @@ class DatabaseChat:
         return f"{brief(self.agent_name)} for {brief(self.instance_id)}"
 
 
-def _chat(alias: str, tables: Tables, **address: Any) -> Any:
-    chats = tables.chat.objects.using(alias).filter(**address).order_by()
-    chats = chats.select_related("model", "current_compaction__summary")
-    undone = database_compaction.last_undone(tables, alias)
-    return chats.annotate(now=DatabaseTime(), undone_position=undone)
-
-
-def _busy_for(chat: Any) -> float | None:
-    """Give for how many seconds another has the chat's lease, or None if it is free."""
-    if chat is None or not chat.lease_token or chat.lease_expires_at is None:
-        return None
-    left: float = (chat.lease_expires_at - chat.now).total_seconds()
-    return max(left, 0.001) if left >= 0 else None
+def _busy_for(chat: SeenChat | None) -> float | None:
+    return None if chat is None else chat.busy()

@@ -82,7 +82,7 @@ def shown(chat: Any) -> dict[str, Any]:
 def _settle(tables: Tables, alias: str, chat: Any) -> None:
     """Say of a turn that nobody runs any more that it was interrupted."""
     left = tables.turn._base_manager.using(alias).filter(
-        chat=chat,
+        chat=chat.pk,
         number=chat.open_turn,
         status__in=(RUNNING, AWAITING_APPROVAL, AWAITING_ANSWER),
     )

@@ -94,9 +94,13 @@ def store_failed(turn: DatabaseTurn, spent: Spent) -> None:
     made.save(using=turn.alias, force_insert=True)
 
 
-def undo(tables: Tables, alias: str, chat: Any) -> bool:
+def undo(tables: Tables, alias: str, chat_id: int) -> bool:
     """Go back to the parent of the chat's compaction, unless a turn runs or ran meanwhile."""
-    current = chat.current_compaction
+    chats = tables.chat.objects.using(alias).select_related("current_compaction")
+    chat = chats.filter(pk=chat_id).first()
+    current = None if chat is None else chat.current_compaction
+    if current is None:
+        return False
     lease = Lease(tables.chat, alias, chat.pk)
     with transaction.atomic(using=alias):
         if not lease.claim({"current_compaction": current}, current_compaction=current.parent_id):

@@ -88,7 +88,9 @@ def view(chat: Any, messages: Any) -> Rows:
 
 def view_as_of(chat: Any, messages: Any, position: int) -> Rows:
     """Load what the model saw when that was the last position."""
-    made = chat.compactions.using(messages.db).exclude(status="failed")
+    chats = messages.model._meta.get_field("chat").related_model
+    made = chats._meta.get_field("compactions").related_model._base_manager.using(messages.db)
+    made = made.filter(chat=chat.pk).exclude(status="failed")
     made = made.filter(upto_position__lte=position)
     in_force = Q(undone_position__isnull=True) | Q(undone_position__gt=position)
     then = made.filter(in_force).select_related("summary").order_by("-version").first()
