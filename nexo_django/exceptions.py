@@ -49,6 +49,22 @@ class LeaseLost(NexoError):
     """Another process took this session over; this one can write nothing more."""
 
 
+class DecisionRefused(NexoError):
+    """A decision that can't be made on that call."""
+
+
+class CallNotPending(DecisionRefused, LookupError):
+    """No such call of the session's unfinished step waits for a decision."""
+
+
+class AlreadyDecided(DecisionRefused):
+    """Somebody decided on the call before; `by` and `at` say who and when."""
+
+    def __init__(self, message: str | None = None, *, by: str = "", at: Any = None) -> None:
+        super().__init__(message)
+        self.by, self.at = by, at
+
+
 class KeyConflict(NexoError):
     """The key was used before with another prompt."""
 

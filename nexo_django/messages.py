@@ -240,8 +240,8 @@ class Recorder(Protocol):
     (LeaseLost, TurnCancelled, LimitExceeded, StoreFailed).
     """
 
-    def append(self, message: Message) -> Message:
-        """Commit a message and give it as it was stored."""
+    def append(self, message: Message, *, denied: bool = False) -> Message:
+        """Commit a message and give it as it was stored; `denied` says that its call was."""
 
     def set_system(self, text: str | None) -> Message | None:
         """Make this the one system message, or take it away."""
@@ -265,9 +265,13 @@ class MessageLog(list[Message]):
         """Commit a message, then add it."""
         super().append(self.record(message))
 
-    def record(self, message: Message) -> Message:
+    def record(self, message: Message, *, denied: bool = False) -> Message:
         """Commit a message without adding it: a tool's thread does so as its call ends."""
-        return self.recorder.append(message) if self.recorder else message
+        if self.recorder is None:
+            return message
+        return (
+            self.recorder.append(message, denied=True) if denied else self.recorder.append(message)
+        )
 
     def add(self, messages: Iterable[Message]) -> None:
         """Add messages that are committed already."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from nexo_django.messages import Message, ToolCall, Usage
+from nexo_django.decisions import PendingCall
+from nexo_django.messages import Message, Usage
 from nexo_django.stores.base import DONE
 
 
@@ -22,7 +23,7 @@ class Reply:
     message: Message | None = None
     status: str = DONE
     usage: Usage = field(default_factory=Usage)
-    pending: tuple[ToolCall, ...] = ()
+    pending: tuple[PendingCall, ...] = ()
     turn: int | None = None
     output: Any = None
 

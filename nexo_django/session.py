@@ -10,11 +10,12 @@ from typing import Any, Self
 from django.core.exceptions import SynchronousOnlyOperation
 
 from nexo_django import attachments as attached
-from nexo_django import conf, prompts, registry, streaming
+from nexo_django import conf, deciding, prompts, registry, streaming
 from nexo_django.agent import Agent, stack
 from nexo_django.compaction import Change
+from nexo_django.decisions import ANSWERED, APPROVED, DENIED, Decision, PendingCall
 from nexo_django.events import Event, OnEvent
-from nexo_django.exceptions import NotSupported, SessionNotFound, brief
+from nexo_django.exceptions import SessionNotFound, brief
 from nexo_django.media import Upload
 from nexo_django.messages import Message, Usage
 from nexo_django.middleware.structured import holding
@@ -286,17 +287,46 @@ class Session:
         """See as_of()."""
         return await in_pool(self.stored.view, as_of=position)
 
+    def pending(self) -> list[PendingCall]:
+        """Give the calls that wait for an approval or an answer, in call order."""
+        _refuse_event_loop("pending")
+        return self.stored.pending()
+
+    async def apending(self) -> list[PendingCall]:
+        """See pending()."""
+        return await in_pool(self.stored.pending)
+
     def approve(self, call_id: str, by: Any = None) -> None:
-        """Approve a tool call; this version has no call that waits for it."""
-        raise NotSupported("Approvals are not in this version: no tool call waits for one.")
+        """Approve one call that waits; `continue_turn()` runs it.
+
+        Needs no turn and no lease, and may be called in any process; `by` is who decided. A
+        call is decided once. Raises SessionNotFound, CallNotPending, AlreadyDecided and
+        DecisionRefused.
+        """
+        _refuse_event_loop("approve")
+        self._decide(call_id, deciding.decision(APPROVED, by))
+
+    async def aapprove(self, call_id: str, by: Any = None) -> None:
+        """See approve()."""
+        await in_pool(self._decide, call_id, deciding.decision(APPROVED, by))
 
     def deny(self, call_id: str, reason: str = "", by: Any = None) -> None:
-        """Deny a tool call; this version has no call that waits for it."""
-        raise NotSupported("Approvals are not in this version: no tool call waits for one.")
+        """Deny one call that waits; the model reads the reason. See approve()."""
+        _refuse_event_loop("deny")
+        self._decide(call_id, deciding.decision(DENIED, by, reason))
 
-    def answer(self, call_id: str, text: str) -> None:
-        """Answer a question; this version has no question that waits for it."""
-        raise NotSupported("Questions are not in this version: no tool call waits for an answer.")
+    async def adeny(self, call_id: str, reason: str = "", by: Any = None) -> None:
+        """See deny()."""
+        await in_pool(self._decide, call_id, deciding.decision(DENIED, by, reason))
+
+    def answer(self, call_id: str, text: str, by: Any = None) -> None:
+        """Answer the question of one call that waits; the text is its result. See approve()."""
+        _refuse_event_loop("answer")
+        self._decide(call_id, deciding.decision(ANSWERED, by, text))
+
+    async def aanswer(self, call_id: str, text: str, by: Any = None) -> None:
+        """See answer()."""
+        await in_pool(self._decide, call_id, deciding.decision(ANSWERED, by, text))
 
     def close(self) -> None:
         """Give back what the agent holds; may be called twice."""
@@ -364,6 +394,9 @@ class Session:
             raise TypeError("A reply is found by its prompt's key, not None.")
         turn = self.stored.ended(key)
         return None if turn is None else stored_reply(turn)
+
+    def _decide(self, call_id: str, made: Decision) -> None:
+        deciding.decide(self.stored, self.agent.name, self.instance_id, call_id, made)
 
     def _check(self) -> None:
         conf.check()

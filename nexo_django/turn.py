@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from nexo_django import conf, events, signals
 from nexo_django.agent import Context, stack
 from nexo_django.compaction import Change
+from nexo_django.decisions import AWAITING
 from nexo_django.events import Events, OnEvent
 from nexo_django.exceptions import (
     ConfigurationError,
@@ -53,6 +54,8 @@ class Run:
     output: Output | None = None
     # Told of the turn when its prompt is stored, before anything is asked of the model.
     begun: Callable[[OpenTurn], object] | None = None
+    # What the turn asked for, for the signals.
+    asked: list[tuple[Any, dict[str, Any]]] = field(default_factory=list, init=False, repr=False)
 
     def __call__(self, on_event: OnEvent | None = None) -> Reply:
         """Run the turn in this thread and give its reply.
@@ -102,7 +105,8 @@ class Run:
         try:
             status = self._stack(turn, log, sink)
             turn.finish(status)
-            return Reply(_last_answer(log), status, turn.usage, turn=turn.number)
+            pending = turn.pending if status in AWAITING else ()
+            return Reply(_last_answer(log), status, turn.usage, pending, turn=turn.number)
         except TurnCancelled:
             turn.finish(CANCELLED)
             return Reply(_last_answer(log), CANCELLED, turn.usage, turn=turn.number)
@@ -140,12 +144,23 @@ class Run:
         def send(signal: Any) -> Any:
             return lambda env, payload: self._send(signal, env.turn, **payload)
 
+        def ask(signal: Any) -> Any:
+            # Sent when the turn has stopped: a receiver may decide and continue it.
+            return lambda env, payload: self.asked.append((signal, payload))
+
         pairs = ((events.COMPACTED, signals.compacted), (events.TRUNCATED, signals.truncated))
-        return {name: [send(signal)] for name, signal in pairs}
+        asking = (
+            (events.APPROVAL_REQUESTED, signals.approval_requested),
+            (events.QUESTION, signals.question_asked),
+        )
+        hooks = {name: [send(signal)] for name, signal in pairs}
+        return {**hooks, **{name: [ask(signal)] for name, signal in asking}}
 
     def _announce(self, turn: OpenTurn, status: str, error: BaseException | None = None) -> None:
         name = "" if error is None else type(error).__name__
         self._send(signals.turn_finished, turn, status=status, usage=turn.usage, error=name)
+        for signal, payload in self.asked:
+            self._send(signal, turn, **payload)
 
     def _send(self, signal: Any, turn: OpenTurn, **details: Any) -> None:
         if not signal.has_listeners(type(self.session.agent)):
@@ -164,7 +179,7 @@ class Run:
 
 def stored_reply(turn: OpenTurn) -> Reply:
     """Give the reply of a turn that ended before."""
-    return Reply(turn.reply, turn.status, turn.usage, turn=turn.number)
+    return Reply(turn.reply, turn.status, turn.usage, turn.pending, turn=turn.number)
 
 
 class _Listener:

@@ -5,7 +5,7 @@ from django.test import override_settings
 from django.utils.translation import gettext_lazy
 
 from nexo_django.agent import Context
-from nexo_django.exceptions import ConfigurationError, NotSupported
+from nexo_django.exceptions import ConfigurationError
 from tests.support import make_agent
 
 
@@ -94,19 +94,10 @@ def test_a_model_that_is_no_text_is_refused(model):
         make_agent(model=model)().check()
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("sandbox", "local"),
-        ("permissions", "auto"),
-        ("skills", ["pdf"]),
-        ("mcp", {"time": {}}),
-        ("fetch_allow", ["example.org"]),
-    ],
-)
-def test_what_is_not_there_yet_is_refused_and_not_ignored(key, value):
-    with pytest.raises(NotSupported, match=rf"Scripted\.{key}"):
-        make_agent(**{key: value})().check()
+@pytest.mark.parametrize("value", ["root", "", 5, ["auto"]])
+def test_permissions_that_there_are_none_of(value):
+    with pytest.raises(ConfigurationError, match=r"Scripted\.permissions: .*read_only, auto, ask"):
+        make_agent(permissions=value)().check()
 
 
 def test_the_values_of_the_contract_pass():

@@ -242,18 +242,15 @@ def test_a_tool_that_is_described_needs_no_types():
 @pytest.mark.parametrize(
     ("attributes", "said"),
     [
-        ({"sandbox": "local"}, "knows only 'virtual'"),
-        ({"permissions": "auto"}, "knows only 'read_only'"),
-        ({"skills": ["x"]}, "has no skills"),
-        ({"mcp": ["x"]}, "has no MCP servers"),
-        ({"fetch_allow": ["a.b"]}, "has no fetch tool"),
+        ({"permissions": "root"}, "no permissions mode 'root'; the modes are read_only, auto"),
+        ({"mcp_allow": "server/tool"}, "give a list of names"),
     ],
 )
-def test_what_this_version_does_not_have(attributes, said):
+def test_permissions_that_can_not_be(attributes, said):
     agent(**attributes)
     (found,) = checks.check_agents()
-    assert ids([found]) == ["E007"]
-    assert found.msg.endswith(f"this version {said}. Leave it out.")
+    assert ids([found]) == ["E005"]
+    assert said in found.msg
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from nexo_django import conf
 from nexo_django.conf import NEXO
 from nexo_django.exceptions import ConfigurationError
+from nexo_django.permissions import Permissions
 
 GOOD = [
     ("DEFAULT_MODEL", "openai/gpt-4o-mini"),
@@ -17,6 +18,8 @@ GOOD = [
     ("SESSION_STORE", "jsonl:/var/lib/chats"),
     ("SESSION_STORE", None),
     ("DEFAULT_SANDBOX", "virtual"),
+    ("DEFAULT_PERMISSIONS", "auto"),
+    ("DEFAULT_PERMISSIONS", Permissions("approve")),
     ("TIMEOUT", 0.5),
     ("TURN_DEADLINE", None),
     ("TURN_DEADLINE", 90),
@@ -38,8 +41,10 @@ BAD = [
     ("SESSION_STORE", "redis"),
     ("SESSION_STORE", "jsonl:"),
     ("SESSION_STORE", 3),
-    ("DEFAULT_SANDBOX", "local"),
-    ("DEFAULT_PERMISSIONS", "auto"),
+    ("DEFAULT_SANDBOX", ""),
+    ("DEFAULT_SANDBOX", None),
+    ("DEFAULT_PERMISSIONS", "root"),
+    ("DEFAULT_PERMISSIONS", None),
     ("SKILLS_PATH", "/skills"),
     ("TIMEOUT", 0),
     ("TIMEOUT", None),

@@ -16,7 +16,6 @@ from nexo_django.exceptions import (
     KeyConflict,
     LimitExceeded,
     NothingToContinue,
-    NotSupported,
     ProviderUnavailable,
     SessionBusy,
     SessionNotFound,
@@ -343,17 +342,6 @@ def test_unicode_comes_back_and_what_can_not_be_stored_is_replaced():
     session.prompt("nul \x00 and half a pair \ud83d here")
     said = [m.content for m in session.history() if m.role == "user"]
     assert said == [text, "nul \ufffd and half a pair \ufffd here"]
-
-
-def test_what_is_not_there_yet_says_so():
-    session = Session.resume(make_agent(Script()), "later")
-    for verb in (
-        lambda: session.approve("c"),
-        lambda: session.deny("c"),
-        lambda: session.answer("c", "a"),
-    ):
-        with pytest.raises(NotSupported, match="not in this version"):
-            verb()
 
 
 def test_signals_are_told_and_a_failing_receiver_is_not_fatal():

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any
 
 from nexo_django import conf, events
+from nexo_django.decisions import status_of
 from nexo_django.exceptions import (
     ConfigurationError,
     InvalidArguments,
@@ -20,9 +21,9 @@ from nexo_django.exceptions import (
     brief,
 )
 from nexo_django.messages import TOOL, Message, ToolCall
+from nexo_django.middleware import gate
 from nexo_django.middleware.attempt import attempt
 from nexo_django.middleware.parallel import in_transaction, together
-from nexo_django.permissions import Verdict
 from nexo_django.pipeline import App, Env
 from nexo_django.sanitize import clean_json
 from nexo_django.tools import Tool, ToolResult, resolve
@@ -46,6 +47,7 @@ class ToolRun:
     arguments: dict[str, Any]
     result: Any = None
     denied: bool | str = False
+    awaits: str | None = None
     message: Message | None = field(default=None, repr=False)
     cut: dict[str, Any] | None = field(default=None, repr=False)
 
@@ -81,30 +83,54 @@ class DefaultToolPipeline:
         self.tools = resolve(tools)
         self.max_parallel = max_parallel
         self._late = late
+        self._offered = False
+        self._withheld: set[str] = set()
         self._by_name = {tool.name: tool for tool in self.tools}
         self._hooks = threading.Lock()
 
     def __call__(self, env: Env) -> None:
         env.tools = self.offer(env)
-        self._answer(env, open_calls(env.messages))
-        self.app(env)
-        self._answer(env, open_calls(env.messages))
+        if self._answered(env, open_calls(env.messages)):
+            self.app(env)
+            self._answered(env, open_calls(env.messages))
 
     def offer(self, env: Env) -> list[Tool]:
-        """Give the tools of the turn; the late ones are asked for once."""
-        if self._late is not None:
-            late, self._late = self._late, None
-            self.tools = resolve([*self.tools, *late(env)])
+        """Give the tools of the turn that its permissions can allow, found out once."""
+        if not self._offered:
+            late = [] if self._late is None else self._late(env)
+            tools = resolve([*self.tools, *late]) if late else self.tools
+            self.tools = gate.offered(env, tools)
             self._by_name = {tool.name: tool for tool in self.tools}
+            self._withheld = {tool.name for tool in tools} - self._by_name.keys()
+            self._offered = True
         return self.tools
 
-    def _answer(self, env: Env, calls: list[ToolCall]) -> None:
+    def _answered(self, env: Env, calls: list[ToolCall]) -> bool:
+        """Answer calls; False when some wait for a decision, and the turn stops with them."""
         runs = [ToolRun(env, call, call.name, _arguments(call)) for call in calls]
+        waited: dict[str, str] = dict(getattr(env.turn, "waits", {}))
         for run in runs:
-            told = {"id": run.call.id, "name": run.name, "arguments": run.arguments}
-            env.emit(events.TOOL_CALL, clean_json(told))
+            if run.call.id not in waited:
+                told = {"id": run.call.id, "name": run.name, "arguments": run.arguments}
+                env.emit(events.TOOL_CALL, clean_json(told))
         for run in runs:
             _ask(run)
+        made, told_of = getattr(env.turn, "decisions", {}), set(waited)
+        while runs:
+            for run in runs:
+                gate.judge(run, self._by_name.get(run.name), made.get(run.call.id))
+            self._perform_those(env, [run for run in runs if run.awaits is None])
+            runs = [run for run in runs if run.awaits is not None]
+            if runs:
+                gate.hold(env, runs, self._by_name, told_of)
+                made = env.turn.decided()
+                if not any(run.call.id in made for run in runs):
+                    env.should_exit = True
+                    env.metadata["status"] = status_of([run.awaits for run in runs])
+                    return False
+        return True
+
+    def _perform_those(self, env: Env, runs: list[ToolRun]) -> None:
         try:
             self._perform_all(env, runs)
         finally:
@@ -131,7 +157,8 @@ class DefaultToolPipeline:
                 run.env.hook(events.AFTER_TOOL, run)
         finally:
             # The tool ran: its result is kept even when a hook fails.
-            run.message = run.env.messages.record(_message(run))
+            said = {"denied": True} if run.denied else {}
+            run.message = run.env.messages.record(_message(run), **said)
 
     def _result(self, run: ToolRun) -> ToolResult:
         if run.result is not None:
@@ -151,20 +178,13 @@ class DefaultToolPipeline:
             raise ToolDenied(reason or f'Tool call to "{run.name}" was denied.')
         tool = self._by_name.get(run.name)
         if tool is None:
+            if run.name in self._withheld or gate.withheld(run.env, run.name):
+                raise ToolDenied(gate.not_allowed(run.name))
             names = ", ".join(self._by_name) or "none"
             raise ToolNotFound(f"There is no tool {brief(run.name)}. The tools are: {names}.")
-        if _verdict(run, tool) is not Verdict.ALLOW:
-            raise ToolDenied(f"The tool {run.name} is not allowed here.")
         if not run.arguments and not _parsed(run.call):
             raise InvalidArguments(f"The arguments of {run.name} were not a JSON object; send one.")
         return tool
-
-
-def _verdict(run: ToolRun, tool: Tool) -> Verdict:
-    """Judge a call by the agent's permissions as they are now."""
-    agent = run.env.agent
-    # In a bare pipeline the host gave each tool itself.
-    return Verdict.ALLOW if agent is None else agent.granted().judge(tool, run.arguments)
 
 
 def _ask(run: ToolRun) -> None:

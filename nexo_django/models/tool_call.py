@@ -38,6 +38,8 @@ OPEN = (
     CallStatus.AWAITING_ANSWER,
     CallStatus.RUNNING,
 )
+# The same of rows; a call that was denied wants one until it is told.
+UNANSWERED = Q(status__in=OPEN) | Q(status=CallStatus.DENIED, finished=None)
 
 
 class AbstractToolCall(models.Model):
@@ -97,6 +99,11 @@ class AbstractToolCall(models.Model):
         """The position that is kept for the result."""
         position: int = self.message.position
         return position + 1 + self.index
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the call still wants its result: one that was denied, until it is told."""
+        return self.status in OPEN or (self.status == CallStatus.DENIED and self.finished is None)
 
     def value(self) -> CallValue:
         """Give the call as a value."""

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
 from nexo_django.compaction.change import Change, Spent
+from nexo_django.decisions import AWAITING_ANSWER, AWAITING_APPROVAL, Decision, PendingCall
 from nexo_django.media import ATTACHMENT, Upload
 from nexo_django.messages import Message, Recorder, ToolCall, Usage
 from nexo_django.stores.files import FileStore
 
 RUNNING, DONE, FAILED = "running", "done", "failed"
 STOPPED, CANCELLED, TURN_LIMIT = "interrupted", "cancelled", "turn_limit"
-AWAITING_APPROVAL, AWAITING_ANSWER = "awaiting_approval", "awaiting_answer"
 TURN_STATUSES = (
     RUNNING,
     DONE,
@@ -84,12 +84,30 @@ class OpenTurn(Recorder, Protocol):
     reply: Message | None
     usage: Usage
     view_since: int
+    pending: tuple[PendingCall, ...]
 
     def compacted(self, change: Change) -> list[Message]:
         """Commit a compaction and give the new view as it is stored; originals are kept."""
 
     def compaction_failed(self, spent: Spent) -> None:
         """Commit what an attempt to compact used that changed nothing."""
+
+    @property
+    def waits(self) -> Mapping[str, str]:
+        """The calls of the last step that wait, by their ids, with what they wait for."""
+
+    @property
+    def decisions(self) -> Mapping[str, Decision]:
+        """What was decided on calls of the last step, by their ids, as far as it is known here."""
+
+    def hold(self, waits: Mapping[str, str]) -> None:
+        """Commit that calls wait for what is named, and that the turn does, all or nothing."""
+
+    def decided(self) -> Mapping[str, Decision]:
+        """Look what was decided on calls since; with a decision the turn runs on.
+
+        `pending` are then those that still wait.
+        """
 
     def keep_output(self, text: str, call: ToolCall) -> str | None:
         """Keep the whole text of a result that is cut, and give the id to read it by.
@@ -154,6 +172,16 @@ class StoredChat(Protocol):
 
     def usage(self) -> Usage:
         """Give the sum of what the chat's model calls used."""
+
+    def pending(self) -> list[PendingCall]:
+        """Give the calls that wait for a decision, in call order; [] without a chat."""
+
+    def decide(self, call_id: str, made: Decision) -> PendingCall:
+        """Record the one decision on a call that waits, and give the call.
+
+        It needs no lease. Raises SessionNotFound and DecisionRefused: CallNotPending,
+        AlreadyDecided.
+        """
 
     def cancel(self) -> bool:
         """Ask the running turn to stop; False when none runs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from nexo_django import connections
 from nexo_django.compaction.change import Change, Spent
+from nexo_django.decisions import AWAITING, Decision, PendingCall
 from nexo_django.exceptions import LeaseLost, StoreFailed, TurnCancelled, brief, is_abort
 from nexo_django.leases import Lease
 from nexo_django.messages import (
@@ -26,11 +27,17 @@ from nexo_django.messages import (
     Usage,
 )
 from nexo_django.models import Tables, compiled
-from nexo_django.models.tool_call import OPEN, CallStatus
+from nexo_django.models.tool_call import UNANSWERED, CallStatus
 from nexo_django.models.usage import sums
 from nexo_django.models.values import message_value
 from nexo_django.sanitize import clean_message, clean_text, clean_usage
-from nexo_django.stores import database_attachments, database_compaction, database_outputs, rows
+from nexo_django.stores import (
+    database_attachments,
+    database_compaction,
+    database_decisions,
+    database_outputs,
+    rows,
+)
 from nexo_django.stores.base import CANCELLED, DONE, RUNNING, TURN_LIMIT
 from nexo_django.stores.contents import settles
 from nexo_django.stores.database_files import DatabaseFiles
@@ -41,6 +48,7 @@ logger = logging.getLogger(__name__)
 # What a turn does not go on from.
 OUTCOMES = (DONE, TURN_LIMIT, CANCELLED)
 POLL_SECONDS = 0.5
+NOT_STARTED = (CallStatus.PENDING, *AWAITING)
 
 
 class DatabaseTurn:
@@ -67,6 +75,8 @@ class DatabaseTurn:
         self.calls: dict[str, Any] = {}
         # Answers at later positions reported on the view as it is.
         self.view_since = 0
+        # The calls that wait when the turn has stopped.
+        self.pending: tuple[PendingCall, ...] = ()
         # The keys of what was kept of results that are not stored yet, by their calls' ids.
         self.outputs: dict[str, Any] = {}
         self.files = DatabaseFiles(self)
@@ -82,7 +92,7 @@ class DatabaseTurn:
         # However long that took: a long view must not cost a look more than a short one.
         self._polled = time.monotonic()
 
-    def append(self, message: Message) -> Message:
+    def append(self, message: Message, *, denied: bool = False) -> Message:
         """Commit a message and give it as it was stored."""
         if message.role == SYSTEM:
             return self.set_system(message.content) or message
@@ -90,7 +100,7 @@ class DatabaseTurn:
             value = distinct(clean_message(message))
             call = self.calls.get(value.tool_call_id or "") if value.role == TOOL else None
             if call is not None:
-                return self._result(value, call)
+                return self._result(value, call, denied)
             return self._message(value)
 
     def set_system(self, text: str | None) -> Message | None:
@@ -117,7 +127,7 @@ class DatabaseTurn:
                 return
             with self.writing():
                 self.fence()
-                waiting = self._calls().filter(pk=row.pk, status=CallStatus.PENDING)
+                waiting = self._calls().filter(pk=row.pk, status__in=NOT_STARTED)
                 if not waiting.update(status=CallStatus.RUNNING, started=timezone.now()):
                     raise StoreFailed(f"The call {brief(call.id)} has been started before.")
 
@@ -172,6 +182,27 @@ class DatabaseTurn:
                 self.update_turn(usage, self.status)
             self.usage = usage
 
+    @property
+    def waits(self) -> dict[str, str]:
+        """The calls of the last step that wait, with what they wait for."""
+        return database_decisions.waits(self)
+
+    @property
+    def decisions(self) -> dict[str, Decision]:
+        """What was decided on the calls of the last step, as far as it is known here."""
+        return database_decisions.decisions(self)
+
+    def hold(self, waits: Mapping[str, str]) -> None:
+        """Commit that calls wait, and that the turn does, in one transaction."""
+        with self._alone():
+            database_decisions.hold(self, waits)
+
+    def decided(self) -> dict[str, Decision]:
+        """Look what was decided on calls that wait; the turn runs on if there is something."""
+        with self._alone():
+            made, self.pending = database_decisions.decided(self)
+            return made
+
     def keep_output(self, text: str, call: ToolCall) -> str | None:
         """Keep the whole text of a result that is cut, and give the id to read it by."""
         try:
@@ -205,7 +236,7 @@ class DatabaseTurn:
 
     def finish(self, status: str, error: str = "") -> None:
         """Commit how the turn ended; an answer without calls has committed DONE itself."""
-        if self.status == DONE:
+        if self.status == DONE or self.status == status in AWAITING:
             return
         with self._alone(), self.writing(last=True):
             self.fence(**({"open_turn": None} if status in OUTCOMES else {}))
@@ -265,7 +296,7 @@ class DatabaseTurn:
 
         def put(totals: dict[str, Any]) -> int:
             self.fence(**totals)
-            waiting = self._calls().filter(pk=call.pk, status__in=OPEN)
+            waiting = self._calls().filter(UNANSWERED, pk=call.pk)
             if not waiting.update(status=status, finished=timezone.now()):
                 raise StoreFailed(f"The call {brief(call.call_id)} has its result already.")
             return position
@@ -277,8 +308,10 @@ class DatabaseTurn:
         row.save(using=self.alias, force_insert=True)
         return row
 
-    def _result(self, value: Message, call: Any) -> Message:
+    def _result(self, value: Message, call: Any, denied: bool) -> Message:
         status = CallStatus.FAILED if value.is_error else CallStatus.DONE
+        if denied:
+            status = CallStatus.DENIED
         if value.status == INTERRUPTED:
             status = CallStatus.INTERRUPTED
         kept = self.outputs.pop(value.tool_call_id or "", None)
@@ -351,7 +384,7 @@ class DatabaseTurn:
         used = sums(usage)
         if not usage.total and usage.cost is None:
             del used["cost"]
-        finished = None if status == RUNNING else timezone.now()
+        finished = None if status in (RUNNING, *AWAITING) else timezone.now()
         # A commit whose confirmation was lost may have settled it already.
         seen = {"pk": self.row.pk, "status": self.status}
         after = {"status": status, "finished": finished, **used, **changes}

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from nexo_django import conf
+from nexo_django.decisions import PendingCall
 from nexo_django.exceptions import (
     KeyConflict,
     LeaseLost,
@@ -67,8 +68,10 @@ class LocalTurn:
         self.view_since = 0 if held is None else _made_upto(held)
         self.reply = turn.reply if held is None else None
         self._answer = turn.reply
+        # The calls that wait when the turn has stopped.
+        self.pending: tuple[PendingCall, ...] = ()
 
-    def append(self, message: Message) -> Message:
+    def append(self, message: Message, *, denied: bool = False) -> Message:
         """Commit a message and give it as it was stored."""
         if message.role == SYSTEM:
             return self.set_system(message.content) or message

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from nexo_django.decisions import ANSWERED, DENIED, closed_result
 from nexo_django.messages import TOOL
-from nexo_django.models.tool_call import OPEN, CallStatus
+from nexo_django.models.tool_call import CallStatus
+from nexo_django.stores.database_decisions import decision
 from nexo_django.stores.database_turn import DatabaseTurn
 from nexo_django.stores.rows import Rows
 from nexo_django.transcript import interrupted_result
@@ -17,8 +19,8 @@ def repair(
 ) -> None:
     """Store an interrupted result for each call that has none, at the place kept for it.
 
-    With `keep_open` those of the last step that never started, or whose tool is
-    `idempotent`, may still run. What can't be mended in the store, such as rows made by hand,
+    With `keep_open` those of the last step that never started, that wait for a decision or
+    were denied, or whose tool is `idempotent`, are still to be answered. What can't be mended in the store, such as rows made by hand,
     is mended in every view of it instead.
     """
     missing = list(_unanswered(rows))
@@ -28,10 +30,10 @@ def repair(
         for call in missing
         if last is not None
         and call.message_id == last.pk
-        and (call.status == CallStatus.PENDING or call.value().name in idempotent)
+        and (call.status != CallStatus.RUNNING or call.value().name in idempotent)
     ]
     turn.calls = {} if last is None else {c.value().id: c for c in rows.calls.get(last.pk, ())}
-    again = [call for call in runnable if call.status != CallStatus.PENDING]
+    again = [call for call in runnable if call.status == CallStatus.RUNNING]
     lost = [call for call in missing if call not in runnable and _has_place(rows, call)]
     if not lost and not again:
         return
@@ -45,8 +47,12 @@ def repair(
 
 
 def _interrupt(turn: DatabaseTurn, call: Any) -> Any:
-    value = interrupted_result(call.value())
-    return turn.store_result(value, call, call.place, CallStatus.INTERRUPTED)
+    made = decision(call) if call.status != CallStatus.RUNNING else None
+    value = closed_result(call.value(), call.status, made)
+    status = CallStatus.INTERRUPTED
+    if value is not None and made is not None:
+        status = {DENIED: CallStatus.DENIED, ANSWERED: CallStatus.DONE}.get(made.verb, status)
+    return turn.store_result(value or interrupted_result(call.value()), call, call.place, status)
 
 
 def _unanswered(rows: Rows) -> Iterator[Any]:
@@ -55,7 +61,7 @@ def _unanswered(rows: Rows) -> Iterator[Any]:
     for row in rows.messages:
         for call in rows.calls.get(row.pk, ()):
             # A result that compaction left out of the view is stored all the same.
-            if call.pk not in answered and call.status in OPEN:
+            if call.pk not in answered and call.is_open:
                 yield call
 
 

@@ -35,6 +35,8 @@ class Tool:
     idempotent: bool = False
     capability: str | None = None
     mcp: str | None = None
+    # Its calls are answered by the user and never run.
+    asks_user: bool = False
 
     def __init__(
         self,
@@ -82,8 +84,7 @@ class Tool:
         Blocks until an async function is done, in an event loop of its own; an iterator is
         read to its end. Raises InvalidArguments, and whatever the function raises.
         """
-        bind = self.signature.bind if self.signature else self._bind
-        value = self.fn(**bind(arguments, env))
+        value = self.fn(**self.bound(arguments, env))
         if isinstance(value, AsyncIterator):
             value = _gathered(value)
         if inspect.isawaitable(value):
@@ -91,6 +92,11 @@ class Tool:
         if isinstance(value, Iterator):
             value = list(value)
         return as_result(value)
+
+    def bound(self, arguments: Mapping[str, Any], env: Env | None = None) -> dict[str, Any]:
+        """Give what the function is called with, or raise InvalidArguments."""
+        bind = self.signature.bind if self.signature else self._bind
+        return bind(arguments, env)
 
     def _execute(self) -> Callable[..., Any]:
         method = getattr(self, "execute", None)

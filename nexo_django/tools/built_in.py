@@ -10,6 +10,7 @@ from nexo_django.tools.base import Tool
 
 # Where each is: "module:attribute".
 BUILT_IN: dict[str, str] = {
+    "question": "nexo_django.tools.question:question",
     "read_output": "nexo_django.tools.read_output:read_output",
     "skill": "nexo_django.skills:skill",
 }
