@@ -17,7 +17,7 @@ from nexo_django.agent import Agent
 from nexo_django.completion import offline, warm
 from nexo_django.contrib import background
 from nexo_django.contrib.background import Job, Queued
-from nexo_django.exceptions import NexoError
+from nexo_django.exceptions import ConfigurationError, NexoError
 
 
 def prompt_later(
@@ -146,6 +146,7 @@ def import_litellm(**kwargs: Any) -> None:
 def _queue(
     task: Any, job: Job, task_id: str, countdown: float | None, on_commit: bool, using: str | None
 ) -> Queued:
+    _refuse_no_app(task.app)
     send = partial(
         task.apply_async,
         kwargs=job.arguments(),
@@ -155,6 +156,15 @@ def _queue(
     )
     background.after_commit(send, on_commit, using)
     return Queued(job.agent, job.instance_id, job.key, task_id)
+
+
+def _refuse_no_app(app: Any) -> None:
+    """Refuse Celery's own default app, which would look for a broker that nobody named."""
+    if app.main == "default" and not app.conf.broker_url:
+        raise ConfigurationError(
+            "This process has no Celery app: import yours in your project's __init__.py, and call "
+            "its set_default() if threads are to find it."
+        )
 
 
 def _lost(job: Job) -> NexoError:
