@@ -10,7 +10,7 @@ from typing import Any, Self
 from django.core.exceptions import SynchronousOnlyOperation
 
 from nexo_django import attachments as attached
-from nexo_django import conf, deciding, prompts, registry, streaming
+from nexo_django import conf, deciding, mcp, prompts, registry, streaming
 from nexo_django.agent import Agent, stack
 from nexo_django.compaction import Change
 from nexo_django.decisions import ANSWERED, APPROVED, DENIED, Decision, PendingCall
@@ -327,6 +327,20 @@ class Session:
     async def aanswer(self, call_id: str, text: str, by: Any = None) -> None:
         """See answer()."""
         await in_pool(self._decide, call_id, deciding.decision(ANSWERED, by, text))
+
+    def mcp_prompt(self, server: str, name: str, /, **arguments: Any) -> str:
+        """Give a prompt that one of the agent's MCP servers has, as text for prompt().
+
+        Raises ToolDenied unless the agent's permissions allow "server/get_prompt", ToolError
+        when the server fails.
+        """
+        _refuse_event_loop("mcp_prompt")
+        return mcp.prompt(self.agent.servers(), self.agent.granted(), server, name, arguments)
+
+    async def amcp_prompt(self, server: str, name: str, /, **arguments: Any) -> str:
+        """See mcp_prompt()."""
+        servers, granted = self.agent.servers(), self.agent.granted()
+        return await in_pool(mcp.prompt, servers, granted, server, name, arguments)
 
     def close(self) -> None:
         """Give back what the agent holds; may be called twice."""

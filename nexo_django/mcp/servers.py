@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import wait
 from typing import Any, TypeVar
 
-from nexo_django.exceptions import ConfigurationError, ToolError, brief, is_abort
+from nexo_django.exceptions import ConfigurationError, ToolError, brief
 from nexo_django.mcp import background, results
 from nexo_django.mcp.config import Server
 from nexo_django.mcp.connection import Connection, NotSent, Work
@@ -167,7 +167,25 @@ class ServerTool(Tool):
 async def _list(client: Any) -> tuple[list[Any], bool]:
     capabilities = client.server_capabilities
     tools = await _pages(client.list_tools, "tools") if capabilities.tools is not None else []
-    return tools, capabilities.resources is not None
+    # Many servers say that they have resources, and have none.
+    return tools, capabilities.resources is not None and any(await _resources(client))
+
+
+async def _resources(client: Any) -> tuple[list[Any], list[Any]]:
+    found = await _optional(client.list_resources, "resources")
+    return found, await _optional(client.list_resource_templates, "resource_templates")
+
+
+async def _optional(fetch: Callable[..., Any], what: str) -> list[Any]:
+    from mcp import MCPError
+    from mcp_types import METHOD_NOT_FOUND
+
+    try:
+        return await _pages(fetch, what)
+    except MCPError as error:
+        if error.code != METHOD_NOT_FOUND:
+            raise
+        return []
 
 
 async def _pages(fetch: Callable[..., Any], what: str) -> list[Any]:
@@ -217,18 +235,8 @@ def _calling(servers: Servers, server: str, tool: str) -> Callable[..., ToolResu
 
 
 def _list_tool(servers: Servers, server: str, taken: set[str]) -> Tool:
-    async def both(client: Any) -> tuple[list[Any], list[Any]]:
-        found = await _pages(client.list_resources, "resources")
-        try:
-            return found, await _pages(client.list_resource_templates, "resource_templates")
-        except Exception as error:
-            # Many servers have none, and say so with an error.
-            if is_abort(error):
-                raise
-            return found, []
-
     def call(arguments: dict[str, Any], env: Env | None) -> ToolResult:
-        return ToolResult(results.listed(*servers.request(server, both, env)))
+        return ToolResult(results.listed(*servers.request(server, _resources, env)))
 
     return ServerTool(
         f"{server}/{LIST}",

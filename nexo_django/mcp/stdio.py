@@ -22,8 +22,9 @@ from nexo_django.mcp.config import Server
 
 logger = logging.getLogger(__name__)
 CHUNK = 65_536
-# How much of what a server wrote to stderr is told when it ends by itself.
-TAIL = 2_000
+# How much of what a server wrote to stderr is kept, and told when it ends by itself. More is
+# kept than told, so that no secret is told in half.
+TAIL, TOLD = 4_000, 500
 # How long it may take to end once its input is closed, and once it was told to.
 GRACE = 1.0
 POLL = 0.02
@@ -106,10 +107,11 @@ class Process:
             os.killpg(self.popen.pid, number)
 
     def tell(self) -> None:
-        """Log what it said at last, when it ended and nobody asked it to."""
+        """Log how it ended and what it said at last, when nobody asked it to end."""
         if self.hung_up:
-            said = self.server.redacted(self.tail.decode(errors="replace")).strip()
-            logger.warning("server=%s ended by itself; it said: %s", self.server.name, said)
+            said = self.server.redacted(self.tail.decode(errors="replace"))
+            told = (self.server.name, self.popen.returncode, said.strip()[-TOLD:])
+            logger.warning("server=%s ended by itself, code=%s stderr=%r", *told)
 
 
 @asynccontextmanager
@@ -137,8 +139,8 @@ async def transport(
                 group.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
-            process.tell()
             await process.stop()
+            process.tell()
 
 
 async def _listen(
