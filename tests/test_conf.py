@@ -64,7 +64,10 @@ BAD = [
     ("OUTPUT_RETENTION", 7),
     ("OUTPUT_RETENTION", timedelta(0)),
     ("RETENTION", timedelta(days=90)),
-    ("ACCESS", "project.access.allowed"),
+    ("ACCESS", "access"),
+    ("ACCESS", 3),
+    ("RELAY", "127.0.0.1:6379"),
+    ("BACKGROUND", "threads"),
 ]
 
 
@@ -214,7 +217,7 @@ def test_a_settings_module_that_fails_is_not_taken_for_none(tmp_path):
 
 
 def test_a_check_tells_every_mistake_at_once(settings):
-    settings.NEXO = {"TIMEOUT": 0, "ACCESS": "a.b", "NOPE": 1}
+    settings.NEXO = {"TIMEOUT": 0, "ACCESS": "ab", "NOPE": 1}
     with pytest.raises(ConfigurationError) as caught:
         conf.check()
     assert all(text in str(caught.value) for text in conf.problems())
@@ -223,3 +226,10 @@ def test_a_check_tells_every_mistake_at_once(settings):
         conf.check()
     settings.NEXO = {"TIMEOUT": 5}
     conf.check()
+
+
+def test_a_relay_is_not_shown_since_it_may_hold_a_password(settings):
+    settings.NEXO = {"RELAY": "https://:hunter2@example.com"}
+    with pytest.raises(ConfigurationError, match=r"RELAY.*is set") as caught:
+        conf.get("RELAY")
+    assert "hunter2" not in str(caught.value)
