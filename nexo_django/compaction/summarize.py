@@ -94,8 +94,11 @@ class Summarize(Strategy):
     def _summarise(self, env: Compaction) -> bool:
         room = self.room(env.target)
         chosen = select(env, self.keep_steps, room, merging=True)
-        dropped = [m for m in (*env.dropped, *chosen.dropped) if not is_note(m)]
         old = [message for message in chosen.kept if message.kind == SUMMARY]
+        if env.over and len(old) == 1 and not (chosen.dropped or env.dropped):
+            # It is longer than the room that the next one is asked to keep to.
+            chosen = select(env, self.keep_steps, 0)
+        dropped = [m for m in (*env.dropped, *chosen.dropped) if not is_note(m)]
         if not dropped and len(old) < 2:
             env.dropped = []
             return False

@@ -104,6 +104,16 @@ def test_an_earlier_summary_is_folded_into_the_new_one(size):
     assert "fold it into yours" in summariser.read
 
 
+def test_an_earlier_summary_that_takes_too_much_room_gives_way_with_the_oldest_turn():
+    long = Message(USER, "earlier " * 100, kind=SUMMARY, mark="summary")
+    prompt = Message(USER, "And now?")
+    messages = [long, Message(USER, "one"), Message(ASSISTANT, "one " * 50), prompt]
+    # The turn would fit beside a summary of the size that is asked for, but not beside this one.
+    smaller = ladder(Summariser()).compact(messages, COUNTER.count(messages) - 10)
+    assert [m.kind for m in smaller] == [SUMMARY, "normal"]
+    assert smaller[-1] == prompt
+
+
 def test_several_summaries_are_merged_when_nothing_else_can_go():
     old = [Message(USER, f"Told {n}. " * 100, kind=SUMMARY, mark="summary") for n in range(3)]
     summariser = Summariser()
