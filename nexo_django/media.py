@@ -116,8 +116,8 @@ def note(part: Mapping[str, Any], why: str = "") -> str:
 
 def shown_name(name: str, media_type: str) -> str:
     """Give a name that is one line and can't end the note that it stands in."""
-    base = clean_text(name).replace("\\", "/").rpartition("/")[2]
-    base = " ".join(_UNNAMEABLE.sub(" ", base).split())
+    base = name.replace("\\", "/").rpartition("/")[2]
+    base = " ".join(clean_text(_UNNAMEABLE.sub(" ", base)).split())
     if len(base) > LONGEST_NAME:
         suffix = PurePosixPath(base).suffix[:16]
         base = base[: LONGEST_NAME - len(suffix) - 1] + "…" + suffix
