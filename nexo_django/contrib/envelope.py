@@ -24,6 +24,7 @@ CODES: dict[str, tuple[int, str]] = {
     "SessionBusy": (409, "busy"),
     "KeyConflict": (409, "key_conflict"),
     "NothingToContinue": (409, "nothing_to_continue"),
+    "DecisionRefused": (409, "not_pending"),
     "LeaseLost": (409, "lease_lost"),
     "RequestDataTooBig": (413, "too_large"),
     "SuspiciousOperation": (400, "bad_request"),

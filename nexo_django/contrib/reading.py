@@ -208,7 +208,7 @@ def asked(call: Any) -> dict[str, Any]:
     """Describe a call that waits for the user."""
     value, kind = call.value(), WAITING[call.status]
     given = value.arguments if isinstance(value.arguments, dict) else {}
-    question = given.get("question") if kind == "question" else None
+    question = given.get("text") if kind == "question" else None
     return {
         "call_id": value.id,
         "name": value.name,

@@ -24,6 +24,7 @@ from nexo_django.contrib.reading import Cursor, Source, State
 from nexo_django.contrib.requests import body, endpoint, number
 from nexo_django.contrib.running import Started
 from nexo_django.contrib.watching import Open, Watch
+from nexo_django.decisions import MOST_BY
 from nexo_django.exceptions import SessionNotFound
 from nexo_django.session import Session
 
@@ -127,8 +128,7 @@ def approve(request: HttpRequest, agent: str, conversation: str) -> HttpResponse
     """Approve a tool call that waits."""
     session = access.session_for(request, agent, conversation)
     given = body(request, call_id=(str,))
-    _decidable(session, given, "approval")
-    session.approve(given["call_id"], by=request.user)
+    session.approve(_called(given), by=_name(request))
     return _decided(session)
 
 
@@ -137,8 +137,7 @@ def deny(request: HttpRequest, agent: str, conversation: str) -> HttpResponseBas
     """Deny a tool call that waits."""
     session = access.session_for(request, agent, conversation)
     given = body(request, call_id=(str,), reason=(str,))
-    _decidable(session, given, "approval")
-    session.deny(given["call_id"], reason=given.get("reason", ""), by=request.user)
+    session.deny(_called(given), reason=given.get("reason", ""), by=_name(request))
     return _decided(session)
 
 
@@ -149,8 +148,7 @@ def answer(request: HttpRequest, agent: str, conversation: str) -> HttpResponseB
     given = body(request, call_id=(str,), text=(str,))
     if not given.get("text", "").strip():
         raise Refused("'text' is the answer; write one.")
-    _decidable(session, given, "question")
-    session.answer(given["call_id"], given["text"])
+    session.answer(_called(given), given["text"], by=_name(request))
     return _decided(session)
 
 
@@ -261,13 +259,14 @@ def _stream(request: HttpRequest, open: Open) -> HttpResponseBase:
     return StreamingHttpResponse(content, content_type=EVENT_STREAM, headers=HEADERS)
 
 
-def _decidable(session: Session, given: dict[str, Any], kind: str) -> None:
-    """Refuse a call that is not the session's, or does not wait."""
-    source = _source(session)
-    state = None if source is None else source.state()
-    waiting = [] if source is None or state is None else source.pending(state.turn)
-    if not any(c["call_id"] == given.get("call_id") and c["kind"] == kind for c in waiting):
-        raise Refused("", "not_pending", 409)
+def _called(given: dict[str, Any]) -> str:
+    if "call_id" not in given:
+        raise Refused("'call_id' says which call; give it.")
+    return str(given["call_id"])
+
+
+def _name(request: HttpRequest) -> str:
+    return str(request.user.get_username())[:MOST_BY]
 
 
 def _decided(session: Session) -> HttpResponseBase:

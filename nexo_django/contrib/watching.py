@@ -267,7 +267,7 @@ def _beat() -> None:
 
 async def _reader() -> Callable[[Callable[[], list[Sent]]], Any]:
     if await in_test_thread():
-        return sync_to_async
+        return lambda function: sync_to_async(function, thread_sensitive=True)()
     loop = asyncio.get_running_loop()
 
     async def read(function: Callable[[], list[Sent]]) -> list[Sent]:

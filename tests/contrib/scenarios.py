@@ -331,6 +331,52 @@ def two_users(site: Site) -> None:
     assert ann.history("ours")["exists"] is True
 
 
+def approval(site: Site) -> None:
+    """A call that waits is told, decided once, and the turn goes on."""
+    ann, bob = site.user("ann"), site.user("bob")
+    with ann.prompting("save a b", "approve") as told:
+        seen = until(told, "done")
+    asked = [e.payload for e in seen if e.type == "approval_requested"]
+    assert [(c["call_id"], c["arguments"]) for c in asked] == [
+        ("call_0", {"name": "a"}),
+        ("call_1", {"name": "b"}),
+    ]
+    assert seen[-1].payload["status"] == "awaiting_approval"
+    assert ann.history("approve")["pending"] == asked
+    for verb in ("approve", "deny"):
+        assert bob.post(verb, "approve", call_id="call_0").status_code == 404
+    first = ann.post("approve", "approve", call_id="call_0").json()
+    assert ([c["call_id"] for c in first["pending"]], first["ready"]) == (["call_1"], False)
+    refused(ann.post("deny", "approve", call_id="call_0"), 409, "not_pending")
+    refused(ann.post("answer", "approve", call_id="call_1", text="x"), 409, "not_pending")
+    refused(ann.post("approve", "approve", call_id="call_9"), 409, "not_pending")
+    last = ann.post("deny", "approve", call_id="call_1", reason="too late").json()
+    assert last == {"pending": [], "ready": True}
+    assert ann.post("continue", "approve").json()["status"] == "done"
+    with ann.watching(seen[-1].id, "approve") as told:
+        seen += until(told, "done")
+    results = [e.payload for e in seen if e.type == "tool_result"]
+    assert results[0]["content"] == "saved a"
+    assert "too late" in results[1]["content"]
+    assert stored(seen) == said(ann.history("approve"))
+
+
+def question(site: Site) -> None:
+    """A question waits for its answer, which is the call's result."""
+    ann = site.user("ann")
+    answer = ann.post("prompt", "ask", text="ask colour?").json()
+    [asked] = answer["pending"]
+    assert (answer["status"], asked["kind"], asked["question"]) == (
+        "awaiting_answer",
+        "question",
+        "colour?",
+    )
+    refused(ann.post("answer", "ask", call_id="call_0", text=" "), 400, "bad_request")
+    assert ann.post("answer", "ask", call_id="call_0", text="blue").json()["ready"] is True
+    assert ann.post("continue", "ask").json()["status"] == "done"
+    assert ann.history("ask")["messages"][2]["content"] == "blue"
+
+
 def refused(answer: httpx.Response, status: int, code: str) -> None:
     """Check an error's envelope."""
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
@@ -347,5 +393,7 @@ SCENARIOS: tuple[Callable[[Site], None], ...] = (
     keys,
     busy,
     failures,
+    approval,
+    question,
     two_users,
 )

@@ -26,11 +26,18 @@ def double(number: int) -> str:
     return str(2 * number)
 
 
+@tool(capability="write")
+def save(name: str) -> str:
+    """Save something, which somebody has to approve."""
+    return f"saved {name}"
+
+
 class Web(Agent):
-    """Says what it is told to, asks its tool, waits at gates and fails."""
+    """Says what it is told to, asks its tools, waits at gates and fails."""
 
     name = "Web"
-    tools = (double,)
+    tools = (double, save, "question")
+    permissions = "approve"
 
     def completion(self) -> Any:
         return play
@@ -51,6 +58,14 @@ def play(env: Env) -> None:
     if verb == "double" and not step:
         calls = tuple(
             ToolCall(f"call_{n}", "double", {"number": int(word)})
+            for n, word in enumerate(rest.split())
+        )
+        env.messages.append(Message(ASSISTANT, None, tool_calls=calls, usage=Usage(9, 9)))
+    elif verb in ("save", "ask") and not step:
+        names = {"save": ("save", "name"), "ask": ("question", "text")}
+        tool_name, argument = names[verb]
+        calls = tuple(
+            ToolCall(f"call_{n}", tool_name, {argument: word})
             for n, word in enumerate(rest.split())
         )
         env.messages.append(Message(ASSISTANT, None, tool_calls=calls, usage=Usage(9, 9)))
