@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import Any
 
 from django.db import transaction
 
-from nexo_django import conf, prompts, registry
+from nexo_django import conf, prompts, registry, signals
 from nexo_django.agent import Agent
-from nexo_django.events import OnEvent
 from nexo_django.exceptions import (
     LeaseLost,
     NothingToContinue,
@@ -29,6 +28,8 @@ from nexo_django.exceptions import (
 )
 from nexo_django.reply import Reply
 from nexo_django.session import Session
+from nexo_django.stores.choice import default_store
+from nexo_django.turn import Run
 
 # With the pauses below, a turn that is tried so often has had half an hour.
 MAX_RETRIES = 10
@@ -112,18 +113,38 @@ def after_commit(send: Callable[[], None], on_commit: bool, using: str | None) -
         send()
 
 
-def run(job: Job, on_event: OnEvent | None = None) -> dict[str, Any]:
+def run(job: Job) -> dict[str, Any]:
     """Run a turn, and give how it ended; what was said stays with the session."""
     with Session.resume(job.agent, job.instance_id) as session:
         if job.text is not None:
-            reply = session.prompt(job.text, job.max_turns, on_event, key=job.key)
+            turn = session._run(job.text, job.max_turns, job.key, None)
         else:
-            try:
-                reply = session.continue_turn(job.max_turns, on_event)
-            except NothingToContinue:
-                # Another was faster, or the message came twice.
-                return {"status": NOTHING}
+            turn = session._continuation(job.max_turns, None)
+        try:
+            reply = _relayed(turn)
+        except NothingToContinue:
+            if job.text is not None:
+                raise
+            # Another was faster, or the message came twice.
+            return {"status": NOTHING}
     return {"status": reply.status, "turn": reply.turn, "key": job.key}
+
+
+def continue_on_decision(
+    continue_later: Callable[[str, str], object], name: str, agents: Iterable[type[Agent] | str]
+) -> None:
+    """Queue that a turn goes on when its last call was decided; a later call replaces an earlier."""
+    names = {agent if isinstance(agent, str) else _name(agent) for agent in agents}
+
+    def decided(sender: Any, agent_name: str, instance_id: str, **details: Any) -> None:
+        if names and agent_name not in names:
+            return
+        # Who decides last sees every decision; where two are last, one finds nothing to do.
+        if not default_store().chat(agent_name, instance_id).pending():
+            continue_later(agent_name, instance_id)
+
+    signals.call_decided.disconnect(dispatch_uid=name)
+    signals.call_decided.connect(decided, dispatch_uid=name, weak=False)
 
 
 def pause(error: Exception, attempt: int) -> float | None:
@@ -145,6 +166,20 @@ def limits() -> tuple[int, int]:
     deadline = conf.get("TURN_DEADLINE")
     soft = SOFT_SECONDS if deadline is None else conf.get("TURN_WAIT") + deadline + GRACE_SECONDS
     return ceil(soft), ceil(soft) + GRACE_SECONDS
+
+
+def _relayed(turn: Run) -> Reply:
+    """Run a turn, told to those who watch it where the settings say that workers have turns."""
+    if conf.get("BACKGROUND") is None and conf.get("RELAY") is None:
+        return turn()
+    # It needs the models, and a Celery app is made before they are there.
+    from nexo_django.contrib.relay import Relay
+
+    relay = Relay()
+    try:
+        return replace(turn, begun=relay.begin)(relay)
+    finally:
+        relay.close()
 
 
 def _name(agent: Any) -> str:

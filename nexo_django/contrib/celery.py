@@ -71,6 +71,15 @@ async def acontinue_later(agent: type[Agent] | str, instance_id: Any, **options:
     return await sync_to_async(continue_later)(agent, instance_id, **options)
 
 
+def continue_on_decision(*agents: type[Agent] | str) -> None:
+    """Let a worker go on with a turn as soon as its last call is decided, of these agents or all.
+
+    Call it in an AppConfig's ready(), so that it holds in every process that decides: the
+    site's and the admin's.
+    """
+    background.continue_on_decision(continue_later, __name__, agents)
+
+
 class TurnTask(Task):  # type: ignore[misc]
     """What both tasks are: delivered again until they ended, and bounded in number and time.
 

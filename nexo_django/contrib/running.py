@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nexo_django.connections import in_test_transaction
-from nexo_django.contrib.drafts import Keeper
-from nexo_django.contrib.live import Publisher
 from nexo_django.contrib.reading import Source
+from nexo_django.contrib.relay import Relay
 from nexo_django.exceptions import NexoError, SessionBusy
 from nexo_django.messages import TOOL
 from nexo_django.pool import submit
@@ -63,23 +62,19 @@ class _Task:
     def __init__(self, run: Run) -> None:
         self.run = replace(run, begun=self._begun)
         self.begun: Future[Started] = Future()
-        self.publisher: Publisher | None = None
-        self.keeper: Keeper | None = None
+        self.relay = Relay()
 
     def __call__(self) -> BaseException | None:
         """Run the turn; what it raised is given, since nobody may be there to catch it."""
         try:
-            self.run(self._event)
+            self.run(self.relay)
         except BaseException as error:
             self._failed(error)
             if not isinstance(error, Exception):
                 raise
             return error
         finally:
-            if self.publisher is not None:
-                self.publisher.close()
-            if self.keeper is not None:
-                self.keeper.close()
+            self.relay.close()
         return None
 
     def _begun(self, turn: Any) -> None:
@@ -88,15 +83,9 @@ class _Task:
             # The key's turn was finished before.
             position = source.begin_of(turn.number)
         else:
-            key = (source.alias, source.chat_id)
-            self.keeper = None if in_test_transaction() else Keeper(key)
-            self.publisher = Publisher(key, turn.next_position, self.keeper)
+            self.relay.begin(turn)
             position = _before(turn)
         self.begun.set_result(Started(source, turn.number, position))
-
-    def _event(self, type: str, payload: dict[str, Any]) -> None:
-        if self.publisher is not None:
-            self.publisher(type, payload)
 
     def _failed(self, error: BaseException) -> None:
         if not self.begun.done():
