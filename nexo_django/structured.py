@@ -6,6 +6,7 @@ on elsewhere, or is replayed later, asks for the same with the same bytes.
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,8 +28,8 @@ RESULT = "result"
 MAX_PROBLEMS = 10
 _FENCED = re.compile(r"```[a-zA-Z]*[ \t]*\n(.*?)```", re.DOTALL)
 _UNNAMEABLE = re.compile(r"[^a-zA-Z0-9_-]+")
-# What providers can hold a model to; any other keyword is only checked afterwards.
-_STRICT = frozenset(
+# What every provider that holds a model to a schema understands of one.
+_HELD = frozenset(
     {
         "$defs",
         "$ref",
@@ -40,8 +41,28 @@ _STRICT = frozenset(
         "items",
         "properties",
         "required",
-        "title",
         "type",
+    }
+)
+# What some refuse; the model reads it in words, and the answer is checked for it.
+_TOLD = frozenset(
+    {
+        "default",
+        "discriminator",
+        "examples",
+        "exclusiveMaximum",
+        "exclusiveMinimum",
+        "format",
+        "maxItems",
+        "maxLength",
+        "maximum",
+        "minItems",
+        "minLength",
+        "minimum",
+        "multipleOf",
+        "pattern",
+        "title",
+        "uniqueItems",
     }
 )
 
@@ -67,7 +88,7 @@ class Output:
         """Take the type that a prompt asks for, or raise ConfigurationError."""
         if isinstance(wanted, cls):
             return wanted
-        if wanted is None or isinstance(wanted, str | bytes | Mapping | TypeAdapter):
+        if _is_no_type(wanted):
             raise ConfigurationError(
                 f"output is {brief(wanted)}; give a pydantic model, a dataclass, a TypedDict, or "
                 f"a type such as list[int]."
@@ -119,6 +140,10 @@ class Output:
             raise Unfit(told) from None
 
 
+def _is_no_type(wanted: Any) -> bool:
+    return wanted is None or inspect.isroutine(wanted) or isinstance(wanted, str | bytes | Mapping)
+
+
 def is_output(part: Any) -> bool:
     """Whether a part asks for an answer of a type."""
     return isinstance(part, Mapping) and part.get("type") == OUTPUT
@@ -141,16 +166,13 @@ def instruction(part: Mapping[str, Any]) -> str:
 
 def response_format(part: Mapping[str, Any]) -> dict[str, Any]:
     """Give what the part asks for in the form of providers that hold the model to it."""
-    schema = json.loads(part["schema"])
-    strict = _closed(schema)
-    return {
-        "type": "json_schema",
-        "json_schema": {
-            "name": part["name"],
-            "schema": schema if strict is None else strict,
-            "strict": strict is not None,
-        },
-    }
+    schema, strict = json.loads(part["schema"]), True
+    try:
+        schema = _closed(schema)
+    except _Open:
+        strict = False
+    told = {"name": part["name"], "schema": schema, "strict": strict}
+    return {"type": "json_schema", "json_schema": told}
 
 
 def repair(output: Output, unfit: Unfit) -> Message:
@@ -189,31 +211,34 @@ def _as_object(schema: dict[str, Any]) -> dict[str, Any]:
     return {**made, "$defs": schema["$defs"]} if "$defs" in schema else made
 
 
+class _Open(Exception):
+    """A schema has an object whose keys are not known, or what is not understood everywhere."""
+
+
 def _closed(schema: Any) -> Any:
-    """Give a schema whose objects have all of their keys and no others; None where one can't.
+    """Give a schema whose objects have all of their keys and no others, or raise _Open.
 
     A key with a default is asked for too: the model says what it is.
     """
     if not isinstance(schema, dict):
-        return None
-    kept = {key: value for key, value in schema.items() if key not in ("default", "title")}
-    if kept.keys() - _STRICT or ("$ref" in kept and len(kept) > 1):
-        return None
+        raise _Open
+    kept = {key: value for key, value in schema.items() if key not in _TOLD}
+    if "oneOf" in kept:
+        kept["anyOf"] = kept.pop("oneOf")
+    if "$ref" in kept:
+        return {"$ref": kept["$ref"]}
+    if kept.keys() - _HELD or not kept:
+        raise _Open
     if kept.get("type") == "object":
         if not kept.get("properties") or kept.get("additionalProperties"):
-            return None
+            raise _Open
         kept["additionalProperties"], kept["required"] = False, list(kept["properties"])
-    for key in ("properties", "$defs"):
-        if key in kept:
-            kept[key] = {name: _closed(inner) for name, inner in kept[key].items()}
-            if None in kept[key].values():
-                return None
-    if "items" in kept and (kept.update(items=_closed(kept["items"])) or kept["items"] is None):
-        return None
+    for key in {"properties", "$defs"} & kept.keys():
+        kept[key] = {name: _closed(inner) for name, inner in kept[key].items()}
+    if "items" in kept:
+        kept["items"] = _closed(kept["items"])
     if "anyOf" in kept:
         kept["anyOf"] = [_closed(inner) for inner in kept["anyOf"]]
-        if None in kept["anyOf"]:
-            return None
     return kept
 
 
