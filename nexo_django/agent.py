@@ -143,7 +143,9 @@ class Agent:
         at all.
         """
         granted = self.granted()
-        offered = [tool for tool in self.declared() if granted.offers(tool)]
+        offered = [
+            tool for tool in self.declared() if granted.offers(tool) and tool.offered_to(self)
+        ]
         if not offered or any(tool.name == read_output.name for tool in offered):
             return offered
         return [*offered, read_output]
@@ -187,6 +189,7 @@ class Agent:
                 )
         _refuse_unlisted(type(self).__name__, self.tools)
         skills.check(type(self).__name__, self.skills)
+        _check_hosts(type(self).__name__, self.fetch_allow)
         mcp.check(type(self).__name__, self.mcp)
         declared = inspect.getattr_static(self, "instructions")
         if not isinstance(declared, property) and not _is_text(declared):
@@ -280,6 +283,14 @@ def _refuse_unlisted(agent: str, tools: Any) -> None:
     if name is None or not callable(tools):
         raise ConfigurationError(f"{agent}.tools is {brief(tools)}; give a list of tools.")
     raise ConfigurationError(f"{agent}.tools is the tool {name!r}; put it in a list: [{name}].")
+
+
+def _check_hosts(agent: str, allow: Any) -> None:
+    if allow:
+        # Not at the top: it brings what speaks HTTP and TLS.
+        from nexo_django import fetch
+
+        fetch.check(agent, allow)
 
 
 def _listed(tools: Any) -> Any:

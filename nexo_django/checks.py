@@ -55,7 +55,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     wrong = conf.problems()
     if wrong:
         return [problem("E001", text, "Correct NEXO in your settings.") for text in wrong]
-    return list(_chat_model(conf.get("SESSION_CHAT_MODEL")))
+    return [*_chat_model(conf.get("SESSION_CHAT_MODEL")), *_search()]
 
 
 @checks.register
@@ -122,6 +122,16 @@ def _chat_model(label: str | None) -> Iterator[CheckMessage]:
         yield problem("E002", f"{named}, which is no model: {error}", "Leave the key out.")
     else:
         yield problem("E008", f"{named}; only the package's own works.", "Leave the key out.")
+
+
+def _search() -> Iterator[CheckMessage]:
+    if conf.get("WEB_SEARCH") is None:
+        return
+    # Not at the top: the tools bring pydantic, which is slow to import.
+    from nexo_django.tools import web_search
+
+    if wrong := web_search.problem():
+        yield problem("E001", wrong, "Name a function (query, count), or leave the key out.")
 
 
 def _duplicates(found: Mapping[str, Sequence[str]]) -> Iterator[CheckMessage]:

@@ -178,6 +178,12 @@ RULES: dict[str, Rule] = {
         lambda value: value is None or (_text(value) and value.startswith(RELAYS)),
         secret=True,
     ),
+    "WEB_SEARCH": Rule(
+        None,
+        "the dotted path of a function (query, count) that gives a list of {title, url, snippet},"
+        " such as 'mysite.search.search'",
+        lambda value: value is None or _path(value),
+    ),
     "BACKGROUND": Rule(
         None,
         "'celery', 'tasks', or None for threads of the web process",

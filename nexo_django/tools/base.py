@@ -98,6 +98,10 @@ class Tool:
         bind = self.signature.bind if self.signature else self._bind
         return bind(arguments, env)
 
+    def offered_to(self, agent: Any) -> bool:
+        """Whether there is anything that the tool could do for an agent; if not, it is left out."""
+        return True
+
     def _execute(self) -> Callable[..., Any]:
         method = getattr(self, "execute", None)
         if not callable(method):

@@ -10,9 +10,13 @@ from nexo_django.tools.base import Tool
 
 # Where each is: "module:attribute".
 BUILT_IN: dict[str, str] = {
+    "fetch": "nexo_django.fetch:fetch",
     "question": "nexo_django.tools.question:question",
     "read_output": "nexo_django.tools.read_output:read_output",
     "skill": "nexo_django.skills:skill",
+    "todo_read": "nexo_django.tools.todo:todo_read",
+    "todo_write": "nexo_django.tools.todo:todo_write",
+    "web_search": "nexo_django.tools.web_search:web_search",
 }
 
 
