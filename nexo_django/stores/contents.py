@@ -8,12 +8,16 @@ from dataclasses import dataclass, field
 
 from nexo_django.messages import ASSISTANT, COMPLETE, TOOL, Message, ToolCall, Usage
 from nexo_django.stores.base import RUNNING
+from nexo_django.stores.local_decisions import Wait
 from nexo_django.transcript import last_prompt, repaired
 
 
 @dataclass
 class Turn:
-    """A turn as it is stored; `started` holds ids and positions of calls that began to run."""
+    """A turn as it is stored; `started` holds ids and positions of calls that began to run.
+
+    `waits` tells of those that were asked about, by the same.
+    """
 
     number: int
     key: str | None = None
@@ -23,6 +27,7 @@ class Turn:
     usage: Usage = field(default_factory=Usage)
     reply: Message | None = None
     started: set[tuple[str, int]] = field(default_factory=set)
+    waits: dict[tuple[str, int], Wait] = field(default_factory=dict)
 
 
 @dataclass

@@ -9,6 +9,7 @@ from nexo_django.messages import Message
 from nexo_django.stores.attached import Attached
 from nexo_django.stores.contents import Contents, Turn
 from nexo_django.stores.files import FileStore
+from nexo_django.stores.local_decisions import Decisions, Wait
 from nexo_django.stores.outputs import Outputs
 from nexo_django.stores.parts import Part
 
@@ -20,6 +21,7 @@ class Held(Protocol):
     """
 
     contents: Contents
+    decisions: Decisions
 
     @property
     def outputs(self) -> Outputs:
@@ -66,10 +68,13 @@ class Held(Protocol):
     def parts(self) -> list[Part]:
         """Give all that was kept, by compactions."""
 
-    def replace(self, part: Part, marks: set[tuple[str, int]]) -> None:
+    def replace(
+        self, part: Part, marks: set[tuple[str, int]], waits: dict[tuple[str, int], Wait]
+    ) -> None:
         """Begin a part, which is its `made` messages so far; the one before is kept.
 
-        `marks` take the place of those of the last turn's calls that began to run.
+        `marks` take the place of those of the last turn's calls that began to run, `waits` of
+        what tells of those that were asked about.
         """
 
     def release(self) -> None:

@@ -27,10 +27,12 @@ from nexo_django.stores.files import FolderFiles
 from nexo_django.stores.jsonl_file import JSONLFile, Stretch
 from nexo_django.stores.jsonl_lock import FileLock
 from nexo_django.stores.local import LocalChat, LocalTurn, continued, missing, started
+from nexo_django.stores.local_decisions import DecisionFile, Wait, parsed, written
 from nexo_django.stores.outputs import OutputFiles
 from nexo_django.stores.parts import Part
 
 OUTPUTS, ATTACHMENTS, FILES = "outputs", "attachments", "files"
+DECISIONS = "decisions"
 
 
 class JSONLStore:
@@ -97,6 +99,11 @@ class JSONLChat(LocalChat):
     def parts(self) -> list[Part]:
         """Give all that was kept, by compactions."""
         return [_part(stretch) for stretch in _log(self.path).stretches()]
+
+    @property
+    def decisions(self) -> DecisionFile:
+        """Where decisions on the chat's calls are kept."""
+        return DecisionFile(beside(self.path, DECISIONS))
 
     def cancel(self) -> bool:
         """Ask the running turn to stop; False when none runs."""
@@ -174,6 +181,7 @@ class JSONLHold:
         self.outputs = OutputFiles(beside(path, OUTPUTS))
         self.attached = AttachmentFiles(beside(path, ATTACHMENTS))
         self.files = FolderFiles(beside(path, FILES))
+        self.decisions = DecisionFile(beside(path, DECISIONS))
         self._log, self._turns = _log(path), _turns(path)
         try:
             self._clear()
@@ -200,7 +208,9 @@ class JSONLHold:
 
     def turn(self, turn: Turn) -> None:
         """Write a turn's status; its reply too if a key may ask for it."""
-        note = {"turn": turn.number, "status": turn.status, "error": turn.error}
+        note: dict[str, Any] = {"turn": turn.number, "status": turn.status, "error": turn.error}
+        if turn.waits:
+            note["waits"] = written(turn.waits)
         if turn.key is not None and turn.status != RUNNING:
             note["usage"] = turn.usage.to_dict()
             note["reply"] = None if turn.reply is None else turn.reply.to_dict()
@@ -235,13 +245,16 @@ class JSONLHold:
         """Give all that was kept, by compactions."""
         return [_part(stretch) for stretch in self._log.stretches()]
 
-    def replace(self, part: Part, marks: set[tuple[str, int]]) -> None:
+    def replace(
+        self, part: Part, marks: set[tuple[str, int]], waits: dict[tuple[str, int], Wait]
+    ) -> None:
         """Begin a part; the replaced log is archived beside it."""
         if self.contents.turns:
             # The prompt is there, wherever the new log ends. The marks hold from that
             # replacement on: after a kill before it, those before still do.
-            note = {"turn": self.contents.turns[-1].number, "at": -1}
-            self._turns.append({**note, "part": self._log.number + 1, "marks": sorted(marks)})
+            note: dict[str, Any] = {"turn": self.contents.turns[-1].number, "at": -1}
+            note |= {"part": self._log.number + 1, "marks": sorted(marks)}
+            self._turns.append({**note, "waits": written(waits)} if waits else note)
         records = [message.to_dict() for message in part.messages]
         self._log.replace(records, archive=True, parent=part.parent)
 
@@ -257,7 +270,8 @@ class JSONLHold:
         try:
             beside(self.path, "cancel").unlink(missing_ok=True)
             if not stored(self.path):
-                beside(self.path, "turns").unlink(missing_ok=True)
+                for left in ("turns", DECISIONS):
+                    beside(self.path, left).unlink(missing_ok=True)
                 self.outputs.delete()
                 self.attached.delete()
                 self.files.delete()
@@ -335,6 +349,8 @@ def _note(data: dict[str, Any]) -> dict[str, Any]:
     note = dict(data)
     if "marks" in data:
         note["marks"] = {(str(call_id), int(at)) for call_id, at in data["marks"]}
+    if "waits" in data:
+        note["waits"] = parsed(data["waits"])
     if data.get("usage") is not None:
         note["usage"] = Usage.from_dict(data["usage"])
     if data.get("reply") is not None:
@@ -368,7 +384,9 @@ def _contents(
 
 def _apply(turn: Turn, note: dict[str, Any], part: int) -> None:
     if "marks" in note and note.get("part", 0) <= part:
-        turn.started = set(note["marks"])
+        turn.started, turn.waits = set(note["marks"]), note.get("waits", {})
+    elif "waits" in note and "marks" not in note:
+        turn.waits = note["waits"]
     if "started" in note:
         turn.started.add((note["started"], note.get("position", 0)))
     if "status" in note:

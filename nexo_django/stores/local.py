@@ -9,11 +9,11 @@ import copy
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from nexo_django import conf
-from nexo_django.decisions import PendingCall
+from nexo_django.decisions import AWAITING, Decision, PendingCall, status_of
 from nexo_django.exceptions import (
     KeyConflict,
     LeaseLost,
@@ -27,6 +27,7 @@ from nexo_django.exceptions import (
 from nexo_django.media import Upload
 from nexo_django.messages import ASSISTANT, SYSTEM, TOOL, Message, ToolCall, Usage
 from nexo_django.sanitize import clean_message, clean_text, clean_usage
+from nexo_django.stores import local_decisions
 from nexo_django.stores.attached import Attached, found, intact, kept
 from nexo_django.stores.base import (
     CANCELLED,
@@ -41,6 +42,7 @@ from nexo_django.stores.base import (
 from nexo_django.stores.contents import Contents, Turn, settles, total
 from nexo_django.stores.files import FileStore, OwnedFiles
 from nexo_django.stores.held import Held
+from nexo_django.stores.local_decisions import Decisions, Wait
 from nexo_django.stores.parts import Part, history, undone
 from nexo_django.stores.parts import as_of as seen_at
 from nexo_django.transcript import distinct, interrupted_result
@@ -92,6 +94,48 @@ class LocalTurn:
             if settles(stored):
                 self._settle(held, DONE)
             return private(stored)
+
+    @property
+    def waits(self) -> dict[str, str]:
+        """The calls of the last step that wait, with what they wait for."""
+        with self._lock:
+            contents, made = self._owned().contents, self.decisions
+            asked = local_decisions.open_waits(contents)
+            return {call.id: wait.status for call, wait in asked if call.id not in made}
+
+    @property
+    def decisions(self) -> dict[str, Decision]:
+        """What was decided on the calls of the last step."""
+        with self._lock:
+            held = self._owned()
+            asked = list(local_decisions.open_waits(held.contents))
+            made = held.decisions.all() if asked else {}
+            return {call.id: made[w.token] for call, w in asked if w.token in made}
+
+    def hold(self, waits: Mapping[str, str]) -> None:
+        """Commit that calls wait, and that the turn does, in one line."""
+        with self._lock:
+            held, before = self._owned(), self._turn.waits
+            new = {
+                (call.id, at): Wait(waits[call.id])
+                for call, at in held.contents.slots
+                if call.id in waits and (call.id, at) not in before
+            }
+            self._turn.waits = {**before, **new}
+            try:
+                self._settle(held, status_of(waits.values()))
+            except BaseException:
+                self._turn.waits = before
+                raise
+
+    def decided(self) -> dict[str, Decision]:
+        """Look what was decided on calls that wait; the turn runs on if there is something."""
+        with self._lock:
+            held, made = self._owned(), self.decisions
+            self.pending = tuple(local_decisions.pending(held.contents, held.decisions.all()))
+            if made and self._turn.status != RUNNING:
+                self._settle(held, RUNNING)
+            return made
 
     def set_system(self, text: str | None) -> Message | None:
         """Make this the one system message, or take it away."""
@@ -162,7 +206,8 @@ class LocalTurn:
     def finish(self, status: str, error: str = "") -> None:
         """Commit how the turn ended; an answer without calls has committed DONE itself."""
         with self._lock:
-            if self._turn.status != DONE and self.number:
+            settled = self._turn.status == DONE or self._turn.status == status in AWAITING
+            if not settled and self.number:
                 self._settle(self._owned(), status, error)
 
     def close(self) -> None:
@@ -211,6 +256,17 @@ class LocalChat(ABC):
     def files(self) -> Attached:
         """Where the chat's attached files are kept."""
 
+    name: tuple[str, str]
+
+    @property
+    @abstractmethod
+    def decisions(self) -> Decisions:
+        """Where decisions on the chat's calls are kept."""
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Whether the chat is stored."""
+
     @abstractmethod
     def parts(self) -> list[Part]:
         """Give all that was kept, by compactions, without changing anything."""
@@ -243,7 +299,29 @@ class LocalChat(ABC):
     def ended(self, key: str) -> LocalTurn | None:
         """Give the turn of that key if it ended or waits for a decision."""
         turn = self.read().turn(key)
-        return LocalTurn(None, turn, []) if turn and turn.status in REPLY_STATUSES else None
+        if turn is None or turn.status not in REPLY_STATUSES:
+            return None
+        found = LocalTurn(None, turn, [])
+        found.pending = tuple(self.pending()) if turn.status in AWAITING else ()
+        return found
+
+    def pending(self) -> list[PendingCall]:
+        """Give the calls that wait for a decision, in call order; [] without a chat."""
+        contents = self._undecided()
+        return local_decisions.pending(contents, self.decisions.all())
+
+    def decide(self, call_id: str, made: Decision) -> PendingCall:
+        """Record the one decision on a call that waits; see StoredChat."""
+        if not self.exists():
+            raise missing(*self.name)
+        with self.decisions.locked():
+            return local_decisions.record(self._undecided(), self.decisions, call_id, made)
+
+    def _undecided(self) -> Contents:
+        """Give what is stored, without calls that wait where the last turn is finished."""
+        contents = self.read()
+        finished = bool(contents.turns) and contents.turns[-1].status in OUTCOMES
+        return Contents() if finished else contents
 
     def view(self, as_of: int | None = None) -> list[Message]:
         """Give the messages the model would see, or saw when `as_of` was the last position."""
@@ -324,6 +402,9 @@ def started(
 ) -> LocalTurn:
     """Settle what an earlier turn left open, and commit a new turn with its prompt."""
     contents = held.contents
+    if contents.turns and contents.turns[-1].waits:
+        with held.decisions.locked():
+            _close_calls(held, contents.slots)
     _close_calls(held, contents.slots)
     if contents.turns and contents.turns[-1].status not in (*OUTCOMES, FAILED, STOPPED):
         contents.turns[-1].status = STOPPED
@@ -368,9 +449,11 @@ def _replace(held: Held, part: Part) -> None:
     began = {call.id for call, at in contents.slots if (call.id, at) in last.started}
     # Positions count anew: a later call may have the id and the position of one before.
     marks = {(call.id, at) for call, at in new.slots if call.id in began}
-    held.replace(part, marks)
+    waited = {call_id: wait for (call_id, _), wait in last.waits.items()}
+    waits = {(call.id, at): waited[call.id] for call, at in new.slots if call.id in waited}
+    held.replace(part, marks, waits)
     contents.replace(part.messages)
-    last.started = marks
+    last.started, last.waits = marks, waits
 
 
 def _made_upto(held: Held) -> int:
@@ -380,7 +463,10 @@ def _made_upto(held: Held) -> int:
 
 
 def _close_calls(held: Held, slots: Iterable[tuple[ToolCall, int]]) -> None:
-    for call, _ in list(slots):
-        result = held.contents.place(interrupted_result(call))
+    for call, at in list(slots):
+        waited = None
+        if held.contents.turns and (call.id, at) not in held.contents.turns[-1].started:
+            waited = local_decisions.closed(call, at, held.contents, held.decisions)
+        result = held.contents.place(waited or interrupted_result(call))
         held.message(result)
         held.contents.take(result)

@@ -16,6 +16,7 @@ from nexo_django.stores.base import RUNNING
 from nexo_django.stores.contents import Contents, Turn, counted
 from nexo_django.stores.files import HeldFiles
 from nexo_django.stores.local import LocalChat, missing
+from nexo_django.stores.local_decisions import HeldDecisions, Wait
 from nexo_django.stores.outputs import HeldOutputs
 from nexo_django.stores.parts import Part
 
@@ -36,6 +37,7 @@ class Room:
     outputs: HeldOutputs = field(default_factory=HeldOutputs)
     attached: HeldAttachments = field(default_factory=HeldAttachments)
     files: HeldFiles = field(default_factory=HeldFiles)
+    decisions: HeldDecisions = field(default_factory=lambda: HeldDecisions(MemoryStore.changed))
 
     def parts(self) -> list[Part]:
         """Give all that was kept, by compactions."""
@@ -103,11 +105,18 @@ class MemoryChat(LocalChat):
             if room is None:
                 return Contents()
             kept = room.contents
-            return Contents(list(kept.messages), list(kept.turns), kept.system)
+            return Contents(
+                list(kept.messages), list(kept.turns), kept.system, slots=list(kept.slots)
+            )
 
     def exists(self) -> bool:
         """Whether the chat is stored."""
         return self._room() is not None
+
+    @property
+    def decisions(self) -> HeldDecisions:
+        """Where decisions on the chat's calls are kept."""
+        return (self._room() or Room()).decisions
 
     @property
     def files(self) -> HeldAttachments:
@@ -157,6 +166,7 @@ class MemoryHold:
         self.room, self.contents, self.lock = room, room.contents, MemoryStore.changed
         self.outputs, self.attached = room.outputs, room.attached
         self.files = room.files
+        self.decisions = room.decisions
         room.owner, room.cancelled = self, None
 
     def owned(self) -> bool:
@@ -193,7 +203,9 @@ class MemoryHold:
         """Give all that was kept, by compactions."""
         return self.room.parts()
 
-    def replace(self, part: Part, marks: set[tuple[str, int]]) -> None:
+    def replace(
+        self, part: Part, marks: set[tuple[str, int]], waits: dict[tuple[str, int], Wait]
+    ) -> None:
         """Keep the part before for the history."""
         self.room.earlier, self.room.made = self.room.parts(), part.made
         self.room.parent = part.parent
