@@ -193,7 +193,11 @@ def _content(message: Message, show: Show | None = None) -> str | list[dict[str,
     if not parts:
         return text
     first = [{"type": "text", "text": text}] if text else []
-    return first + parts
+    said = first + parts
+    if all(part.get("type") == "text" and part.keys() == {"type", "text"} for part in said):
+        # litellm puts the texts of a list together for some providers, with nothing between.
+        return "\n\n".join(part["text"] for part in said)
+    return said
 
 
 def _part(part: dict[str, Any], show: Show | None) -> dict[str, Any]:
