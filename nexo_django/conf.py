@@ -154,7 +154,7 @@ RULES: dict[str, Rule] = {
     "ATTACHMENT_STORAGE": Rule(
         None,
         "the name of one of your STORAGES, or None for the default one",
-        lambda value: value is None or _text(value),
+        lambda value: value is None or (_text(value) and value in settings.STORAGES),
     ),
     "ATTACHMENT_BYTES": _count(10_000_000),
     "ATTACHMENT_COUNT": _count(20),
