@@ -28,6 +28,7 @@ class Site:
     folder: Path
     # Whether turns run in other processes than those that answer.
     queued: bool = False
+    pid: int = 0
     names: dict[str, str] = field(default_factory=dict)
 
     def user(self, name: str) -> User:

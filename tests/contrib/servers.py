@@ -29,7 +29,12 @@ COMMANDS = {
 
 @contextmanager
 def served(kind: str, folder: Path, **environment: str) -> Iterator[Site]:
-    """Run a server on a socket of its own until the end; its output is in the folder."""
+    """Run a server on a socket of its own until the end; its output is in the folder.
+
+    Without a DATABASE_URL in the environment given, it has the database of the running tests.
+    """
+    if "DATABASE_URL" not in environment:
+        environment["DATABASE_URL"] = database_url()
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(256)
@@ -49,7 +54,7 @@ def served(kind: str, folder: Path, **environment: str) -> Iterator[Site]:
     try:
         url = f"http://127.0.0.1:{port}"
         _answers(url, server, folder / f"{kind}.log")
-        yield Site(url, folder)
+        yield Site(url, folder, pid=server.pid)
     finally:
         server.terminate()
         try:
@@ -62,7 +67,6 @@ def served(kind: str, folder: Path, **environment: str) -> Iterator[Site]:
 
 def _environment(folder: Path) -> dict[str, str]:
     return {
-        "DATABASE_URL": database_url(),
         "DJANGO_SETTINGS_MODULE": "tests.contrib.site.settings",
         "NEXO_TEST_FOLDER": str(folder),
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",

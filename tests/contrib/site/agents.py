@@ -13,6 +13,7 @@ from nexo_django.messages import ASSISTANT, INTERRUPTED, USER, Message, ToolCall
 from nexo_django.pipeline import Env
 
 LONGEST = 120.0
+DRIP = float(os.environ.get("NEXO_TEST_DRIP", "0.05"))
 
 
 def gate(name: str) -> Path:
@@ -83,7 +84,7 @@ def _say(env: Env, dripping: str, text: str) -> None:
         while dripping and not gate(dripping).exists():
             assert time.monotonic() < until
             _piece(env, said, "drop ")
-            time.sleep(0.05)
+            time.sleep(DRIP)
         for word in text.split():
             _piece(env, said, f"{word} ")
     except BaseException:

@@ -10,6 +10,9 @@ from project.settings import database, env
 SECRET_KEY = "only-for-tests"
 ALLOWED_HOSTS = ["127.0.0.1", "testserver"]
 DATABASES = {"default": database()}
+if POOL := env.int("NEXO_TEST_POOL", default=0):
+    # Django's pool: every thread of a process shares these connections.
+    DATABASES["default"]["OPTIONS"]["pool"] = {"min_size": 1, "max_size": POOL, "timeout": 60}
 INSTALLED_APPS = [
     "django.contrib.contenttypes",
     "django.contrib.auth",
