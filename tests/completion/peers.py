@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 import time
@@ -23,19 +24,30 @@ def needs(program: Path) -> pytest.MarkDecorator:
 
 
 @contextlib.contextmanager
-def running(program: Path, *options: str, port_option: str, log: Path) -> Iterator[str]:
-    """Run a server on a free port while the block runs, and give its address."""
+def running(
+    program: Path,
+    *options: str,
+    port_option: str | None = None,
+    port_variable: str | None = None,
+    port: int | None = None,
+    log: Path,
+) -> Iterator[str]:
+    """Run a server while the block runs, on a free port or a given one, and give its address.
+
+    It is told the port by an option or by a variable of its environment.
+    """
     for _ in range(5):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+            chosen = port or probe.getsockname()[1]
         with log.open("wb") as out:
-            command = [str(program), *options, port_option, str(port)]
-            process = subprocess.Popen(command, stdout=out, stderr=out)
+            command = [str(program), *options, *([port_option, str(chosen)] if port_option else [])]
+            env = {**os.environ, **({port_variable: str(chosen)} if port_variable else {})}
+            process = subprocess.Popen(command, stdout=out, stderr=out, env=env)
         try:
             # It ends at once where another took the port in between.
-            if _answers(process, port):
-                yield f"http://127.0.0.1:{port}"
+            if _answers(process, chosen):
+                yield f"http://127.0.0.1:{chosen}"
                 return
         finally:
             process.terminate()
