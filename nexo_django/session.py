@@ -396,7 +396,7 @@ class Session:
         """Give what runs the turn; files are read in its thread, not in the event loop's."""
         if not attachments:
             return self._run(*given)
-        return lambda on_event: self._run(*given, attachments)(on_event)
+        return lambda on_event: self._run(*given, attachments=attachments)(on_event)
 
     def _continuation(self, max_turns: int | None, wait: float | None, output: Any = None) -> Run:
         self._check()

@@ -34,8 +34,10 @@ class OwnedFileField(models.FileField):
     Not where a statement deletes rows past the models; who does that deletes the files too.
     """
 
-    def contribute_to_class(self, cls: Any, name: str, **kwargs: Any) -> None:
-        super().contribute_to_class(cls, name, **kwargs)
+    def contribute_to_class(
+        self, cls: type[models.Model], name: str, private_only: bool = False
+    ) -> None:
+        super().contribute_to_class(cls, name, private_only)
         if not cls._meta.abstract:
             post_delete.connect(self._forget, sender=cls)
 
