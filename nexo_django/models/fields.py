@@ -37,7 +37,7 @@ class OwnedFileField(models.FileField):
     def contribute_to_class(
         self, cls: type[models.Model], name: str, private_only: bool = False
     ) -> None:
-        super().contribute_to_class(cls, name, private_only)
+        super().contribute_to_class(cls, name, private_only=private_only)
         if not cls._meta.abstract:
             post_delete.connect(self._forget, sender=cls)
 
