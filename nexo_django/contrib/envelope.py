@@ -66,6 +66,7 @@ TEXTS = {
     "provider_unavailable": _("The model can't be reached now. Try again later."),
     "provider_timeout": _("The model did not answer in time. Try again later."),
     "store_failed": _("The conversation could not be stored or read. Try again later."),
+    "not_begun": _("The turn has not begun yet. It is still in the queue."),
     "interrupted": _("The turn was interrupted. It can be continued."),
 }
 

@@ -51,8 +51,14 @@ class State:
 
     turn: int
     row: Any
-    leased: bool
     later: bool
+    # For how many seconds somebody has the chat; 0 when it is free.
+    leased_for: float
+
+    @property
+    def leased(self) -> bool:
+        """Whether a process has the chat."""
+        return self.leased_for > 0
 
     @property
     def running(self) -> bool:
@@ -69,6 +75,15 @@ class State:
         """The turn's status; one whose process died is interrupted."""
         dead = self.settled and self.row.status == RUNNING
         return STOPPED if dead else str(self.row.status)
+
+    def same(self, other: State) -> bool:
+        """Whether nothing became of the turn since another look at it."""
+        mine, theirs = self.row, other.row
+        return (self.turn, mine.status, mine.finished) == (
+            other.turn,
+            theirs.status,
+            theirs.finished,
+        )
 
     @property
     def error(self) -> dict[str, Any] | None:
@@ -104,8 +119,10 @@ class Source:
             return None
         chat = row.chat
         expires = chat.lease_expires_at
-        leased = bool(chat.lease_token) and expires is not None and expires >= row.now
-        return State(row.number, row, leased, chat.next_turn - 1 > row.number)
+        left = 0.0
+        if chat.lease_token and expires is not None and expires >= row.now:
+            left = max((expires - row.now).total_seconds(), 0.001)
+        return State(row.number, row, chat.next_turn - 1 > row.number, left)
 
     def page(self, before: int | None, limit: int) -> tuple[list[dict[str, Any]], bool]:
         """Give the last messages before a position, in order, and whether there are earlier."""
@@ -167,9 +184,15 @@ class Source:
         rows = self._messages().filter(turn__number=turn, role=ASSISTANT)
         return str(rows.order_by("-position").values_list("content", flat=True).first() or "")
 
-    def keyed(self, key: str, fingerprint: str) -> int | None:
-        """Give the number of the turn with that key and prompt."""
-        rows = self._turns().filter(key=key, fingerprint=fingerprint)
+    def said_before(self, turn: int) -> int:
+        """Give the position before the last message of a turn that is no tool's result."""
+        rows = self._messages().filter(turn__number__lte=turn).exclude(role=TOOL)
+        return max(int(rows.aggregate(found=Max("position"))["found"] or 0) - 1, 0)
+
+    def keyed(self, key: str, fingerprint: str | None = None) -> int | None:
+        """Give the number of the turn with that key, and with that prompt if one is given."""
+        rows = self._turns().filter(key=key)
+        rows = rows if fingerprint is None else rows.filter(fingerprint=fingerprint)
         found: int | None = rows.values_list("number", flat=True).first()
         return found
 

@@ -6,6 +6,7 @@ streams differs, since each kind of server wants its own kind of iterator.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from django.core.handlers.asgi import ASGIRequest
@@ -22,7 +23,7 @@ from nexo_django.contrib import access, envelope, running, watching
 from nexo_django.contrib.envelope import Refused
 from nexo_django.contrib.reading import Cursor, Source, State
 from nexo_django.contrib.requests import body, endpoint, number
-from nexo_django.contrib.running import Started
+from nexo_django.contrib.running import Queued, Started
 from nexo_django.contrib.watching import Open, Watch
 from nexo_django.decisions import MOST_BY
 from nexo_django.exceptions import SessionNotFound
@@ -79,6 +80,8 @@ def history(request: HttpRequest, agent: str, conversation: str) -> HttpResponse
 def events(request: HttpRequest, agent: str, conversation: str) -> HttpResponseBase:
     """Watch a chat from a point on, until its turn is settled."""
     session = access.session_for(request, agent, conversation)
+    if key := request.GET.get("key", ""):
+        return _stream(request, _watching(Queued(session, key)))
     source = _source(session)
     state = None if source is None else source.state()
     if source is None or state is None:
@@ -97,13 +100,11 @@ def prompt(request: HttpRequest, agent: str, conversation: str) -> HttpResponseB
     given = body(request, text=(str,), key=(str, int), wait=(bool,))
     files = request.FILES.getlist("attachments")
     try:
-        run = session._run(
-            given.get("text", ""), None, given.get("key"), running.WAIT, attachments=files
-        )
+        begun = running.prompt(session, given.get("text", ""), given.get("key"), files)
     except (TypeError, ValueError) as error:
         # Said of what the client sent, before anything is stored.
         raise Refused(str(error)) from None
-    return _answer(request, running.start(run), given.get("wait", True))
+    return _answer(request, begun, given.get("wait", True))
 
 
 @endpoint("POST")
@@ -111,8 +112,7 @@ def continue_turn(request: HttpRequest, agent: str, conversation: str) -> HttpRe
     """Go on with a turn that failed, was interrupted, or has its decisions."""
     session = access.session_for(request, agent, conversation)
     given = body(request, wait=(bool,))
-    started = running.start(session._continuation(None, running.WAIT))
-    return _answer(request, started, given.get("wait", True))
+    return _answer(request, running.go_on(session), given.get("wait", True))
 
 
 @endpoint("POST")
@@ -222,30 +222,44 @@ def _asked_from(request: HttpRequest) -> Cursor | None:
     return Cursor.read(text) if text else None
 
 
-def _watching(started: Started) -> Open:
-    cursor = Cursor(started.position)
-    return lambda wake: Watch(started.source, started.turn, cursor, wake, started.outcome)
+def _watching(turn: Started | Queued) -> Open:
+    def opened(wake: Callable[[], object]) -> Watch | None:
+        begun = turn.begun()
+        if begun is None:
+            return None
+        return Watch(begun.source, begun.turn, Cursor(begun.position), wake, begun.outcome)
+
+    return opened
 
 
-def _answer(request: HttpRequest, started: Started, wait: bool) -> HttpResponseBase:
+def _answer(request: HttpRequest, turn: Started | Queued, wait: bool) -> HttpResponseBase:
     if EVENT_STREAM in request.headers.get("Accept", ""):
-        return _stream(request, _watching(started))
+        return _stream(request, _watching(turn))
     if not wait:
-        cursor = str(Cursor(started.position))
-        return JsonResponse({"turn": started.turn, "cursor": cursor}, status=202)
+        return JsonResponse(_handed_over(turn), status=202)
     last = None
-    for sent in watching.watch(_watching(started)):
+    for sent in watching.watch(_watching(turn)):
         last = sent or last
     if last is None or last.type != "done":
-        return _ended_badly(started)
+        return _ended_badly(turn)
     return JsonResponse({**last.payload, "cursor": last.id})
 
 
-def _ended_badly(started: Started) -> HttpResponseBase:
-    error = started.outcome.result() if started.outcome else None
+def _handed_over(turn: Started | Queued) -> dict[str, Any]:
+    begun = turn.begun()
+    if begun is not None:
+        return {"turn": begun.turn, "cursor": str(Cursor(begun.position))}
+    return {"turn": None, "cursor": "0", "key": getattr(turn, "key", None)}
+
+
+def _ended_badly(turn: Started | Queued) -> HttpResponseBase:
+    begun = turn.begun()
+    if begun is None:
+        return envelope.refusal(503, watching.NOT_BEGUN)
+    error = begun.outcome.result() if begun.outcome else None
     if isinstance(error, Exception):
         return envelope.response(error)
-    state = started.source.state(started.turn)
+    state = begun.source.state(begun.turn)
     if state is None:
         raise Http404
     return envelope.failure(state.row.error)

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -32,6 +33,8 @@ RETRY_MILLISECONDS = 2000
 # Pieces that come faster are sent together.
 PACE_SECONDS = 0.03
 READERS = 4
+# How often to look for a turn that is in a queue, and for how long.
+POLL_SECONDS, QUEUE_SECONDS = 0.3, 300.0
 
 
 @dataclass(frozen=True)
@@ -195,10 +198,31 @@ class _Wake:
         return True
 
 
-Open = Callable[[Callable[[], object]], Watch]
+# None as long as the turn has not begun: a worker takes it from its queue.
+Open = Callable[[Callable[[], object]], Watch | None]
 Wrap = Callable[[Sent], bytes]
+NOT_BEGUN = "not_begun"
 HEARTBEAT = b": \n\n"
 OPENING = f"retry: {RETRY_MILLISECONDS}\n\n".encode()
+
+
+class _Pause:
+    """How long a queue takes."""
+
+    def __init__(self) -> None:
+        self.began = self.told = time.monotonic()
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() - self.began > QUEUE_SECONDS
+
+    def heartbeat_is_due(self) -> bool:
+        due = time.monotonic() - self.told > HEARTBEAT_SECONDS
+        self.told = time.monotonic() if due else self.told
+        return due
+
+    def end(self) -> Sent:
+        return Sent("failed", {"turn": None, "status": "queued", "error": envelope.told(NOT_BEGUN)})
 
 
 def watch(open: Open) -> Iterator[Sent | None]:
@@ -206,7 +230,14 @@ def watch(open: Open) -> Iterator[Sent | None]:
     # What the request's own queries used is not needed while it streams.
     release_thread()
     wake = threading.Event()
-    watching = open(wake.set)
+    pause = _Pause()
+    while (watching := open(wake.set)) is None:
+        if pause.over:
+            yield pause.end()
+            return
+        if pause.heartbeat_is_due():
+            yield None
+        time.sleep(POLL_SECONDS)
     try:
         _beat()
         while not watching.ended:
@@ -225,8 +256,14 @@ async def awatch(open: Open) -> AsyncIterator[Sent | None]:
     """See watch(); the database is asked in a few threads that all watchers share."""
     await sync_to_async(release_thread, thread_sensitive=True)()
     read = await _reader()
-    wake = _Wake()
-    watching = open(wake)
+    wake, pause = _Wake(), _Pause()
+    while (watching := await read(partial(open, wake))) is None:
+        if pause.over:
+            yield pause.end()
+            return
+        if pause.heartbeat_is_due():
+            yield None
+        await asyncio.sleep(POLL_SECONDS)
     try:
         _beat()
         while not watching.ended:
@@ -265,12 +302,12 @@ def _beat() -> None:
         pulse.start()
 
 
-async def _reader() -> Callable[[Callable[[], list[Sent]]], Any]:
+async def _reader() -> Callable[[Callable[[], Any]], Any]:
     if await in_test_thread():
         return lambda function: sync_to_async(function, thread_sensitive=True)()
     loop = asyncio.get_running_loop()
 
-    async def read(function: Callable[[], list[Sent]]) -> list[Sent]:
+    async def read(function: Callable[[], Any]) -> Any:
         return await loop.run_in_executor(_readers(), function)
 
     return read

@@ -95,9 +95,13 @@ class User:
             yield events(answer)
 
     @contextmanager
-    def watching(self, after: str = "", chat: str = "main") -> Iterator[Iterator[Event]]:
+    def watching(
+        self, after: str = "", chat: str = "main", key: str | None = None
+    ) -> Iterator[Iterator[Event]]:
         headers = {**EVENT_STREAM, **({"Last-Event-ID": after} if after else {})}
-        with self.http.stream("GET", self.address("events", chat), headers=headers) as answer:
+        query = {"key": key} if key else {}
+        address = self.address("events", chat)
+        with self.http.stream("GET", address, headers=headers, params=query) as answer:
             yield events(answer)
 
     def settled(self, chat: str = "main") -> dict[str, Any]:
@@ -265,7 +269,8 @@ def wait_false(site: Site) -> None:
     ann, gate = site.user("ann"), site.gate()
     answer = ann.post("prompt", "handed", text=f"drip {gate}", wait=False)
     assert answer.status_code == 202, answer.text
-    with ann.watching(answer.json()["cursor"], "handed") as told:
+    handed = answer.json()
+    with ann.watching(handed["cursor"], "handed", key=handed.get("key")) as told:
         seen = until(told, "content")
         gate.open()
         seen += until(told, "done")
