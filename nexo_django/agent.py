@@ -131,7 +131,7 @@ class Agent:
             .use(ToolResultLoop)
             .use(MaxIterations, self.max_turns)
             .use(DefaultCompactionPipeline, window=self.context_window, summariser=completion)
-            .use(DefaultToolPipeline, tools=self.offered(), late=self.connected)
+            .use(DefaultToolPipeline, tools=self.offered(), late=self.mcp_tools)
             .run(completion)
         )
 
@@ -150,15 +150,15 @@ class Agent:
             return offered
         return [*offered, read_output]
 
-    def connected(self, env: Env) -> list[Tool]:
+    def mcp_tools(self, env: Env) -> list[Tool]:
         """Give the tools of the MCP servers, which are connected when a turn begins."""
         if not self.mcp:
             return []
         offered = {tool.name for tool in self.offered()}
-        found = mcp.tools(self.servers(), self.mcp, self.granted(), offered, env)
+        found = mcp.tools(self.mcp_servers(), self.mcp, self.granted(), offered, env)
         return found if not found or read_output.name in offered else [*found, read_output]
 
-    def servers(self) -> mcp.Servers:
+    def mcp_servers(self) -> mcp.Servers:
         """Give the MCP servers of this object, each connected when it is first used."""
         held: mcp.Servers = self.__dict__.setdefault("_servers", mcp.servers(self))
         return held

@@ -69,6 +69,18 @@ def check_agents(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
 
 
 @checks.register
+def check_skills(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """Check the skills that no agent may use yet; an agent's own are part of its check."""
+    if conf.problems() or conf.get("SKILLS_PATH") is None:
+        return []
+    # Not at the top: it brings pydantic, which is slow to import.
+    from nexo_django import skills
+
+    fix = "Correct the file, or move the folder out of SKILLS_PATH."
+    return [problem("W020", text, fix) for text in skills.problems()]
+
+
+@checks.register
 def check_databases(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     """Check how the databases are configured, without a connection."""
     return [found for alias in connections for found in _configured(alias)]
@@ -151,7 +163,8 @@ def _agent(cls: type[Agent]) -> Iterator[CheckMessage]:
         return
     yield from _misspelled(cls)
     # The later ones build on what the earlier ones found right.
-    yield from list(_declaration(agent)) or list(_tools(agent)) or _stack(agent)
+    found = list(_declaration(agent))
+    yield from found or [*_useless(agent), *(list(_tools(agent)) or _stack(agent))]
 
 
 def _misspelled(cls: type[Agent]) -> Iterator[CheckMessage]:
@@ -213,6 +226,29 @@ def _declaration(agent: Agent) -> Iterator[CheckMessage]:
         yield problem("E007", str(error), "Leave the attribute out.", type(agent))
     except ConfigurationError as error:
         yield problem("E005", str(error), "Correct the agent's class.", type(agent))
+
+
+def _useless(agent: Agent) -> Iterator[CheckMessage]:
+    """Warn of MCP servers that nothing lets be used, and of leave for servers that are not there."""
+    named = type(agent).__name__
+    granted = agent.granted()
+    for name in agent.mcp:
+        if not granted.offers_server(name):
+            yield problem(
+                "W021",
+                f"{named}.mcp has the server {name!r}, of which no tool can ever be allowed.",
+                f'Add "{name}/*" or single tools to mcp_allow, or give other permissions.',
+                type(agent),
+            )
+    for allowed in agent.mcp_allow:
+        server, slash, _ = allowed.partition("/")
+        if not slash or server not in agent.mcp:
+            yield problem(
+                "W021",
+                f"{named}.mcp_allow has {allowed!r}, which is no tool of a server in {named}.mcp.",
+                'Write it as "server/tool", or "server/*" for all of them.',
+                type(agent),
+            )
 
 
 def _stack(agent: Agent) -> Iterator[CheckMessage]:

@@ -335,11 +335,11 @@ class Session:
         when the server fails.
         """
         _refuse_event_loop("mcp_prompt")
-        return mcp.prompt(self.agent.servers(), self.agent.granted(), server, name, arguments)
+        return mcp.prompt(self.agent.mcp_servers(), self.agent.granted(), server, name, arguments)
 
     async def amcp_prompt(self, server: str, name: str, /, **arguments: Any) -> str:
         """See mcp_prompt()."""
-        servers, granted = self.agent.servers(), self.agent.granted()
+        servers, granted = self.agent.mcp_servers(), self.agent.granted()
         return await in_pool(mcp.prompt, servers, granted, server, name, arguments)
 
     def close(self) -> None:

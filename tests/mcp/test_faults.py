@@ -33,7 +33,7 @@ def results(session: Session) -> list[str]:
 
 def pid_of(session: Session) -> int:
     """Ask the faulty server who it is."""
-    found = session.agent.servers().request("bad", lambda c: c.call_tool("pid", {}))
+    found = session.agent.mcp_servers().request("bad", lambda c: c.call_tool("pid", {}))
     return int(found.content[0].text)
 
 
@@ -200,7 +200,7 @@ def test_errors_and_logs_show_no_secret(resumed, caplog):
     session.prompt("Go.")
     assert results(session) == ["The MCP server 'bad' gave an error: the key is ***"]
     assert SECRET not in caplog.text
-    assert SECRET not in repr(session.agent.servers()._entries["bad"].server)
+    assert SECRET not in repr(session.agent.mcp_servers()._entries["bad"].server)
 
 
 def test_close_ends_the_server_and_what_it_started(resumed):
@@ -332,7 +332,7 @@ def test_a_refused_token_is_an_error_without_the_token(resumed, site, caplog):
     site.seen.clear()
     caplog.set_level(logging.DEBUG)
     with pytest.raises(Exception, match="HTTP 401") as refused:
-        session.agent.servers().request("web", lambda client: client.call_tool("whoami", {}))
+        session.agent.mcp_servers().request("web", lambda client: client.call_tool("whoami", {}))
     assert SECRET not in str(refused.value)
     assert SECRET not in caplog.text
     assert ("tools/call", f"Bearer {SECRET}") in site.seen
