@@ -281,7 +281,8 @@ def _inside(real: str, top: str) -> bool:
 def _read(folder: Path, name: str) -> bytes:
     top = os.path.realpath(folder)
     wrong = ToolError(f"The skill has no file {brief(name)}; skill(name) lists its files.")
-    if "\x00" in name or os.path.isabs(name) or ".." in Path(name).parts:
+    # Hidden files are not listed either, and ".." is none of the folder's.
+    if "\x00" in name or os.path.isabs(name) or any(p[0] == "." for p in Path(name).parts):
         raise wrong
     try:
         real = os.path.realpath(os.path.join(top, name))
@@ -291,11 +292,13 @@ def _read(folder: Path, name: str) -> bytes:
         handle = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):
         raise wrong from None
-    with open(handle, "rb") as file:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise wrong
-        data = file.read(MAX_RESOURCE + 1)
+        with open(handle, "rb", closefd=False) as file:
+            data = file.read(MAX_RESOURCE + 1)
+    finally:
+        os.close(handle)
     if len(data) > MAX_RESOURCE:
         raise ToolError(f"{name} is larger than {MAX_RESOURCE} bytes and can't be read.")
     return data
