@@ -57,8 +57,9 @@ class DatabaseDrafts:
         for alias in {alias for alias, _ in keys}:
             ids = [pk for of, pk in keys if of == alias]
             rows = self._rows(alias).filter(chat__in=ids)
-            if rows.update(watched_until=DatabaseTime(WATCHED_SECONDS)) < len(ids):
+            if self._watch(rows) < len(ids):
                 self._add(alias, ids)
+                self._watch(rows)
             for pk, *shown in rows.values_list("chat", "at", "content", "reasoning"):
                 found[alias, pk] = (shown[0], shown[1], shown[2])
         return found
@@ -66,6 +67,9 @@ class DatabaseDrafts:
     def clear(self, key: Key) -> None:
         """Forget a draft."""
         self._rows(key[0]).filter(chat=key[1]).delete()
+
+    def _watch(self, rows: Any) -> int:
+        return int(rows.update(watched_until=DatabaseTime(WATCHED_SECONDS)))
 
     def _add(self, alias: str, ids: list[int]) -> None:
         table = tables().draft

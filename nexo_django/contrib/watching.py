@@ -124,7 +124,10 @@ class Watch:
         at, more = self.position, True
         while more:
             found, at, more = self.source.after(at, self.turn)
-            yield from (row for row in found if row["position"] not in self.ahead)
+            yield from (row for row in found if self._is_new(row["position"]))
+
+    def _is_new(self, at: int) -> bool:
+        return at > self.position and at not in self.ahead
 
     def _row(self, row: dict[str, Any]) -> Iterator[Sent]:
         at = row["position"]
