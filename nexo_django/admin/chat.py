@@ -16,6 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from nexo_django import registry
 from nexo_django.admin.base import ReadOnlyAdmin
+from nexo_django.admin.decision import awaits, may_decide, of_chat
 from nexo_django.admin.display import block, pretty, short
 from nexo_django.admin.transcript import transcript
 from nexo_django.exceptions import SessionBusy
@@ -24,8 +25,13 @@ from nexo_django.models.clock import DatabaseTime
 from nexo_django.stores.choice import store_for
 
 LISTED = 100
-RUNNING, OPEN, SETTLED = "running", "open", "settled"
-STATES = {RUNNING: _("running"), OPEN: _("unfinished turn"), SETTLED: _("settled")}
+RUNNING, AWAITING, OPEN, SETTLED = "running", "awaiting", "open", "settled"
+STATES = {
+    RUNNING: _("running"),
+    AWAITING: _("awaiting a decision"),
+    OPEN: _("unfinished turn"),
+    SETTLED: _("settled"),
+}
 
 
 class AgentFilter(admin.SimpleListFilter):
@@ -60,6 +66,8 @@ class StateFilter(admin.SimpleListFilter):
             return queryset
         if self.value() == RUNNING:
             return queryset.filter(running=True)
+        if self.value() == AWAITING:
+            return queryset.filter(awaits(), running=False)
         return queryset.filter(running=False, open_turn__isnull=self.value() == SETTLED)
 
 
@@ -122,6 +130,8 @@ class ChatAdmin(ReadOnlyAdmin):
         """Whether a turn runs, or waits to be continued."""
         if chat.running:
             return STATES[RUNNING]
+        if chat.awaiting:
+            return STATES[AWAITING]
         return STATES[SETTLED if chat.open_turn is None else OPEN]
 
     @admin.display(description=_("tokens"))
@@ -140,7 +150,9 @@ class ChatAdmin(ReadOnlyAdmin):
         running = Case(
             When(leased, then=Value(True)), default=Value(False), output_field=BooleanField()
         )
-        chats: QuerySet[Any] = super().get_queryset(request).annotate(running=running)
+        chats: QuerySet[Any] = (
+            super().get_queryset(request).annotate(running=running, awaiting=awaits())
+        )
         return chats
 
     def get_search_fields(self, request: HttpRequest) -> tuple[str, ...]:
@@ -157,6 +169,8 @@ class ChatAdmin(ReadOnlyAdmin):
             page = transcript(chat, _position(request, "before"), _position(request, "after"))
             context |= {
                 "transcript": page,
+                "waiting": of_chat(chat),
+                "may_decide": may_decide(request),
                 "earlier": _link(request, "before", page.before),
                 "later": _link(request, "after", page.after),
             }

@@ -7,10 +7,11 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.db.models.functions import Left, Length
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_lazy as _
 
 from nexo_django.admin.base import ReadOnlyAdmin
+from nexo_django.admin.decision import DecidingAdmin, may_decide, waiting
 from nexo_django.admin.display import PREVIEW, WHOLE, block, pretty, preview, short
 from nexo_django.models import Message, ToolCall
 
@@ -97,7 +98,7 @@ class MessageAdmin(ReadOnlyAdmin):
 
 
 @admin.register(ToolCall)
-class ToolCallAdmin(ReadOnlyAdmin):
+class ToolCallAdmin(DecidingAdmin, ReadOnlyAdmin):
     list_display = ("name", "short_id", "of_chat", "status", "started", "finished")
     list_display_links = ("name", "short_id")
     list_filter = ("status", "started")
@@ -124,6 +125,16 @@ class ToolCallAdmin(ReadOnlyAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Give the calls; lists and pages need nothing of their messages' texts."""
         return super().get_queryset(request).defer("message__content", "message__reasoning")
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        """Add the buttons for a call that waits."""
+        call = kwargs.get("obj")
+        if call is not None:
+            found = waiting(ToolCall._default_manager.filter(pk=call.pk))
+            context |= {"waiting": found, "may_decide": may_decide(request)}
+        return super().render_change_form(request, context, *args, **kwargs)
 
     @admin.display(description=_("id"), ordering="call_id")
     def short_id(self, call: ToolCall) -> str:

@@ -202,6 +202,7 @@ class Migration(migrations.Migration):
                 'verbose_name': 'tool call',
                 'verbose_name_plural': 'tool calls',
                 'ordering': ['message', 'index'],
+                'permissions': [('decide_toolcall', 'Can approve and deny tool calls')],
                 'abstract': False,
             },
         ),

@@ -77,6 +77,7 @@ class AbstractToolCall(models.Model):
         verbose_name = _("tool call")
         verbose_name_plural = _("tool calls")
         ordering = ["message", "index"]
+        permissions = [("decide_toolcall", "Can approve and deny tool calls")]
         constraints = [
             models.UniqueConstraint(fields=["message", "call_id"], name="%(app_label)s_call_id"),
             models.CheckConstraint(
