@@ -87,7 +87,7 @@ def test_a_redirect_is_followed_where_it_may_be(place: World) -> None:
         result.text == f"http://two.test:{place.port}/end answered 200 OK (text/plain)\n\nthe end"
     )
     assert names.asked == ["good.test", "good.test", "two.test"]
-    with pytest.raises(ToolError, match="two.test:.* is not on this agent's list of hosts"):
+    with pytest.raises(ToolError, match=r"two.test:.* is not on this agent's list of hosts"):
         fetched(place, "/old", allow=[f"good.test:{place.port}"])
     with pytest.raises(ToolError, match="redirects more than 1 times"):
         fetched(place, "/old", max_redirects=1)
@@ -236,9 +236,9 @@ def test_tls_is_for_the_name_not_for_the_address(authority: trustme.CA) -> None:
         assert server.asked == ["good.test"]  # type: ignore[attr-defined]
         assert f"Host: good.test:{server.port}" in server.heads[-1]
         assert "over TLS" in read_securely(server, OUTSIDE, context).text
-        with pytest.raises(ToolError, match="certificate of other.test is not valid"):
+        with pytest.raises(ToolError, match=r"certificate of other.test is not valid"):
             read_securely(server, "other.test", context)
-        with pytest.raises(ToolError, match="certificate of good.test is not valid"):
+        with pytest.raises(ToolError, match=r"certificate of good.test is not valid"):
             read_securely(server, "good.test", None)
     finally:
         server.close()

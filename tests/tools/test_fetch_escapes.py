@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -23,7 +24,7 @@ def place() -> Iterator[World]:
         yield made
 
 
-@pytest.mark.parametrize("case", cases(), ids=lambda case: ascii(case.name))
+@pytest.mark.parametrize("case", list(cases()), ids=lambda case: ascii(case.name))
 def test_it_holds(case: Case, place: World) -> None:
     assert escaped(case, place) is None
 
@@ -31,7 +32,26 @@ def test_it_holds(case: Case, place: World) -> None:
 PARTS = st.one_of(
     st.sampled_from([*HOSTS, *(url for url in URLS if len(url) < 100)]),
     st.sampled_from(
-        ["http://", "https://", "@", ":", "/", "\\", "#", "?", "[", "]", "%", ".", "..", "localhost", "127.0.0.1", "\r", "\n", "\t"]
+        [
+            "http://",
+            "https://",
+            "@",
+            ":",
+            "/",
+            "\\",
+            "#",
+            "?",
+            "[",
+            "]",
+            "%",
+            ".",
+            "..",
+            "localhost",
+            "127.0.0.1",
+            "\r",
+            "\n",
+            "\t",
+        ]
     ),
     st.sampled_from(["{p}", "good.test", "user:pw@", "%2e", "\u3002", "0x", "0"]),
     st.text(max_size=8),
@@ -64,16 +84,13 @@ def test_whatever_is_asked_for_only_a_vetted_address_is_connected_to(
     tool = Fetch(
         allow=[f"*:{place.port}", "*"],
         allow_private=[f"{OUTSIDE}/32"],
-        # A public address that is written in the URL itself may be connected to: not for long.
-        timeout=0.2,
+        timeout=20,
         resolve=lambda host: answers,
     )
     touched = place.touched
     with spy() as seen:
-        try:
+        with suppress(ToolError):
             tool.run({"url": text.replace("{p}", str(place.port))}, Env())
-        except ToolError:
-            pass
     assert place.touched == touched
     for address in seen:
         assert address[0] == OUTSIDE or is_public(parsed([address[0]])[0])
