@@ -17,7 +17,13 @@ from nexo_django import conf
 from nexo_django.connections import in_test_transaction
 from nexo_django.contrib.reading import Source, State
 from nexo_django.contrib.relay import Relay
-from nexo_django.exceptions import KeyConflict, NexoError, NothingToContinue, SessionBusy
+from nexo_django.exceptions import (
+    KeyConflict,
+    NexoError,
+    NothingToContinue,
+    SessionBusy,
+    SessionNotFound,
+)
 from nexo_django.messages import TOOL
 from nexo_django.pool import submit
 from nexo_django.session import Session
@@ -167,7 +173,9 @@ def _queue(background: str, run: Run) -> Started | Queued:
     source = Source.find(*address)
     state = None if source is None else source.state()
     if request.prompt is None:
-        if source is None or state is None or state.status in OUTCOMES:
+        if source is None:
+            raise SessionNotFound
+        if state is None or state.status in OUTCOMES:
             raise NothingToContinue
         _refuse_busy(state)
         verbs.continue_later(*address, on_commit=False)
