@@ -85,6 +85,9 @@ class JSONLChat(LocalChat):
         """Give what is stored now."""
         log, turns = _log(self.path), _turns(self.path)
         notes = turns.read()
+        if any("part" in note and "waits" in note for note in notes):
+            # Which of them tells where the calls that wait are now.
+            log.number = log.replaced()
         return _contents(log.read(), notes, log)
 
     def exists(self) -> bool:

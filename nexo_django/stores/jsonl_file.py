@@ -163,6 +163,12 @@ class JSONLFile(Generic[T]):
             self._swap(b"".join(data), self.path.with_name(named))
         self.made, self.index, self.number = len(data), self.index + 1, number
 
+    def replaced(self) -> int:
+        """Give the number of the last replacement whose log is kept, 0 for none."""
+        with self._failing("read"):
+            done = [a.number for a in self._archives() if not a.path.samefile(self.path)]
+        return done[-1] if done else 0
+
     def stretches(self) -> list[Stretch[T]]:
         """Give what the archives and the file hold, the oldest first."""
         with self._failing("read"):
