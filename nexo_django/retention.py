@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.utils import timezone
 
 from nexo_django.stores.choice import default_store
+
+# A file is written a moment before the prompt that it belongs to.
+UNDER_WAY = timedelta(days=1)
+
+
+def purge_attachments(now: datetime | None = None) -> int:
+    """Delete attached files that a killed process left without a prompt, and count them.
+
+    Only a database leaves any, none of the last day is touched, and the files of prompts go
+    with their chats. Run it now and then.
+    """
+    purge = getattr(default_store(), "purge_attachments", None)
+    before = (timezone.now() if now is None else now) - UNDER_WAY
+    return 0 if purge is None else purge(before)
 
 
 def purge_outputs(now: datetime | None = None, batch_size: int = 500) -> int:

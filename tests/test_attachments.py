@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from django.core.files.uploadedfile import (
     TemporaryUploadedFile,
 )
 from django.test import override_settings
+from django.utils import timezone
 
-from nexo_django import Session
+from nexo_django import Session, retention
 from nexo_django.exceptions import KeyConflict, NotSupported, StoreFailed
 from nexo_django.models import Attachment, Chat
 from tests.files import pdf, png
@@ -295,3 +297,24 @@ def test_async_prompts_take_files_too() -> None:
         return [first.content, second.content, said[-1].payload["content"]]
 
     assert asyncio.run(run()) == ["one", "two", "three"]
+
+
+def test_what_a_killed_process_left_is_purged(media_root: Path) -> None:
+    made = session()
+    made.prompt("x", attachments=[("a.png", CAT)])
+    folder = media_root / "nexo" / "attachments"
+    (kept,) = folder.iterdir()
+    orphan = folder / "00000000-0000-0000-0000-000000000000"
+    orphan.write_bytes(CAT)
+    # A prompt may be about to be stored.
+    assert retention.purge_attachments() == 0
+    assert retention.purge_attachments(timezone.now() + timedelta(days=2)) == 1
+    assert list(folder.iterdir()) == [kept]
+    made.delete()
+    assert retention.purge_attachments(timezone.now() + timedelta(days=2)) == 0
+    with override_settings(NEXO={"SESSION_STORE": "memory"}):
+        assert retention.purge_attachments() == 0
+
+
+def test_nothing_is_there_to_purge() -> None:
+    assert retention.purge_attachments() == 0

@@ -13,6 +13,8 @@ from django.utils.translation import gettext_lazy as _
 from nexo_django import conf
 from nexo_django.models.fields import OwnedFileField
 
+FOLDER = "nexo/attachments"
+
 
 @deconstructible
 class AttachmentStorage(Storage):
@@ -55,7 +57,7 @@ class AttachmentStorage(Storage):
 
 def attachment_path(attachment: AbstractAttachment, filename: str) -> str:
     """Give where a file is kept; never under the name that somebody chose."""
-    return f"nexo/attachments/{attachment.id}"
+    return f"{FOLDER}/{attachment.id}"
 
 
 class AbstractAttachment(models.Model):

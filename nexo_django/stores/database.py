@@ -54,6 +54,10 @@ class DatabaseStore:
         """Give the handle of a chat without any I/O."""
         return DatabaseChat(agent_name, instance_id)
 
+    def purge_attachments(self, before: datetime) -> int:
+        """Delete attached files that were written before then and have no row; count them."""
+        return database_attachments.purge(before)
+
     def purge_outputs(self, now: datetime, batch_size: int) -> int:
         """Delete the outputs of tools that expired by then, and count them."""
         return database_outputs.purge(now, batch_size)

@@ -7,18 +7,23 @@ import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 from django.core.files.base import ContentFile
+from django.db import router
 
-from nexo_django.exceptions import StoreFailed, is_abort
+from nexo_django import connections
+from nexo_django.exceptions import NotSupported, StoreFailed, is_abort
 from nexo_django.media import Upload, from_part
 from nexo_django.models import Tables
-from nexo_django.models.attachment import attachment_path
+from nexo_django.models import tables as own_tables
+from nexo_django.models.attachment import FOLDER, AttachmentStorage, attachment_path
 from nexo_django.models.fields import delete_file
 from nexo_django.stores.database_outputs import private
 
 logger = logging.getLogger(__name__)
+BATCH = 500
 
 
 @contextmanager
@@ -60,6 +65,39 @@ def find(tables: Tables, alias: str, attachment_id: str, **chat: Any) -> Upload 
         return None
     parts = [part for part in row.message.parts or () if part.get("id") == str(row.pk)]
     return from_part(parts[0], data) if parts else None
+
+
+def purge(before: datetime) -> int:
+    """Delete files that were written before then and have no row, and count them.
+
+    A process that is killed between a file and its row leaves one.
+    """
+    found = own_tables()
+    alias = router.db_for_write(found.attachment)
+    storage = AttachmentStorage().backend
+    try:
+        names = storage.listdir(FOLDER)[1]
+        old = [n for n in names if storage.get_modified_time(f"{FOLDER}/{n}") < before]
+    except FileNotFoundError:
+        return 0
+    except NotImplementedError:
+        raise NotSupported(
+            "The storage of attachments can't list its files; look for those without a row there."
+        ) from None
+    gone = 0
+    for start in range(0, len(old), BATCH):
+        gone += _purge(found, alias, storage, old[start : start + BATCH])
+    return gone
+
+
+def _purge(tables: Tables, alias: str, storage: Any, names: list[str]) -> int:
+    paths = [f"{FOLDER}/{name}" for name in names]
+    with connections.mapped("read"):
+        stored = set(_rows(tables, alias, file__in=paths).values_list("file", flat=True))
+    unknown = [path for path in paths if path not in stored]
+    for path in unknown:
+        storage.delete(path)
+    return len(unknown)
 
 
 def _rows(tables: Tables, alias: str, **lookup: Any) -> Any:
