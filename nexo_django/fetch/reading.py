@@ -89,7 +89,8 @@ def decoded(data: bytes, charset: str | None) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         # A character that was cut at the end makes it no other encoding.
-        return data.decode("utf-8" if error.start > len(data) - 4 else "cp1252", "replace")
+        cut = error.reason == "unexpected end of data"
+        return data.decode("utf-8" if cut else "cp1252", "replace")
 
 
 def _declared(data: bytes) -> str | None:

@@ -89,7 +89,7 @@ WRONG += [
 
 @pytest.mark.parametrize("entry", WRONG)
 def test_an_entry_that_means_nothing_is_refused(entry: Any) -> None:
-    with pytest.raises(ConfigurationError, match="A.fetch_allow holds"):
+    with pytest.raises(ConfigurationError, match=r"A\.fetch_allow holds"):
         check("A", [entry])
 
 

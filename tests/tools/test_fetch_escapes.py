@@ -88,9 +88,8 @@ def test_whatever_is_asked_for_only_a_vetted_address_is_connected_to(
         resolve=lambda host: answers,
     )
     touched = place.touched
-    with spy() as seen:
-        with suppress(ToolError):
-            tool.run({"url": text.replace("{p}", str(place.port))}, Env())
+    with spy() as seen, suppress(ToolError):
+        tool.run({"url": text.replace("{p}", str(place.port))}, Env())
     assert place.touched == touched
     for address in seen:
         assert address[0] == OUTSIDE or is_public(parsed([address[0]])[0])
