@@ -388,6 +388,9 @@ def refused(answer: httpx.Response, status: int, code: str) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
 
 
+# What a worker tries again by itself is no failure that a client sees.
+HERE = (failures,)
+
 SCENARIOS: tuple[Callable[[Site], None], ...] = (
     prompt_and_reply,
     stream,

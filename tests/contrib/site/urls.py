@@ -34,6 +34,12 @@ def enter(request: HttpRequest, name: str) -> HttpResponse:
     return JsonResponse({"token": get_token(request), "pid": os.getpid()})
 
 
+if os.environ.get("NEXO_TEST_BACKGROUND") == "celery" and "NEXO_TEST_QUEUE" in os.environ:
+    # Whoever queues needs to know the broker; a worker does already.
+    from tests.contrib import celery_worker
+
+    celery_worker.app.set_default()
+
 urlpatterns: list[Any] = [
     path("enter/<str:name>", enter),
     path("assistant/", include("nexo_django.contrib.urls")),
