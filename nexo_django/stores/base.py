@@ -15,7 +15,7 @@ from typing import Protocol
 
 from nexo_django.compaction.change import Change, Spent
 from nexo_django.decisions import AWAITING_ANSWER, AWAITING_APPROVAL, Decision, PendingCall
-from nexo_django.media import ATTACHMENT, Upload
+from nexo_django.media import Upload, is_attachment
 from nexo_django.messages import Message, Recorder, ToolCall, Usage
 from nexo_django.stores.files import FileStore
 
@@ -59,8 +59,7 @@ class TurnRequest:
             return ""
         # The same file attached again has another id.
         parts = [
-            {key: value for key, value in part.items() if key != "id" or part["type"] != ATTACHMENT}
-            for part in self.prompt.parts or ()
+            {**part, "id": ""} if is_attachment(part) else part for part in self.prompt.parts or ()
         ]
         said = json.dumps([self.prompt.content, parts], sort_keys=True)
         return hashlib.sha256(said.encode()).hexdigest()
