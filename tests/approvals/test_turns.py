@@ -34,7 +34,7 @@ def test_what_needs_no_decision_runs_and_the_rest_waits(store):
     told = []
     step = asking(*publishing("a"), ToolCall("l", "look", {"word": "x"}), question(options=["y"]))
     session = Session.resume(asker(step, "bye"), "1")
-    reply = session.prompt("Go.", on_event=lambda type, payload: told.append((type, payload)))
+    reply = session.prompt("Go.", on_event=lambda kind, payload: told.append((kind, payload)))
     assert (reply.status, ran) == ("awaiting_approval", ["x"])
     assert [(c.id, c.kind, c.status) for c in reply.pending] == [
         ("a", "approval", "awaiting_approval"),
@@ -90,7 +90,7 @@ def test_a_decision_is_made_once_and_on_a_call_that_waits(store):
     with pytest.raises(DecisionRefused, match=r"approve\(\) or deny\(\)"):
         session.answer("b", "Yes.")
     for wrong in (lambda: session.answer("q", " "), lambda: session.approve("b", by="x" * 192)):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="empty|at most"):
             wrong()
     for wrong in (lambda: session.answer("q", 5), lambda: session.approve(5)):
         with pytest.raises(TypeError):
@@ -151,8 +151,8 @@ def test_the_key_of_a_turn_that_waits_gives_what_it_waits_for(store):
 def test_a_decision_while_the_turn_runs_is_taken_up_by_it(store):
     session = Session.resume(asker(asking(*publishing("a", "b")), "bye"), "1")
 
-    def decide(type, payload):
-        if type == "approval_requested":
+    def decide(kind, payload):
+        if kind == "approval_requested":
             session.approve(payload["id"]) if payload["id"] == "a" else session.deny("b")
 
     reply = session.prompt("Go.", on_event=decide)
