@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nexo_django import Session
 from nexo_django.exceptions import InvalidArguments, ToolError
 from nexo_django.pipeline import Env
-from nexo_django.stores.files import HeldFiles
+from nexo_django.sandbox.files import HeldFiles
 from nexo_django.tools.todo import PATH, todo_read, todo_write
 from tests.support import Script, asking, call, make_agent
 
