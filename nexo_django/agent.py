@@ -16,6 +16,7 @@ from django.utils.functional import Promise
 from nexo_django import conf, mcp, offer, permissions, registry, skills
 from nexo_django.completion import LiteLLMCompletion, catalogue, offline
 from nexo_django.exceptions import ConfigurationError, brief
+from nexo_django.mcp import Servers
 from nexo_django.middleware import (
     DefaultCompactionPipeline,
     DefaultToolPipeline,
@@ -158,9 +159,9 @@ class Agent:
         found = mcp.tools(self.mcp_servers(), self.mcp, self.granted(), offered, env)
         return found if not found or read_output.name in offered else [*found, read_output]
 
-    def mcp_servers(self) -> mcp.Servers:
+    def mcp_servers(self) -> Servers:
         """Give the MCP servers of this object, each connected when it is first used."""
-        held: mcp.Servers = self.__dict__.setdefault("_servers", mcp.servers(self))
+        held: Servers = self.__dict__.setdefault("_servers", mcp.servers(self))
         return held
 
     def declared(self) -> list[Tool]:

@@ -71,12 +71,18 @@ def _noted(item: Any) -> str:
 
 
 def _says(content: Iterable[Any], data: Any) -> bool:
-    """Whether a text block is the data already, as servers are told to do."""
-    for item in content:
-        if getattr(item, "type", "") == "text":
-            try:
-                if json.loads(item.text) == data:
-                    return True
-            except (ValueError, RecursionError):
-                continue
-    return False
+    """Whether the text blocks are the data already, as servers are told to write it.
+
+    The official package puts a result that is no object into one, as its "result".
+    """
+    texts = [item.text for item in content if getattr(item, "type", "") == "text"]
+    wrapped = data["result"] if isinstance(data, dict) and data.keys() == {"result"} else data
+    found = [_read(text) for text in texts]
+    return any(one in (data, wrapped) for one in [*found, *texts]) or wrapped in (found, texts)
+
+
+def _read(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
