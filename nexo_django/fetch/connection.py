@@ -133,7 +133,12 @@ def _secured(
         secure = context.wrap_socket(
             sock, server_hostname=target.host, do_handshake_on_connect=False
         )
-        patiently(secure, secure.do_handshake, clock)
+        try:
+            patiently(secure, secure.do_handshake, clock)
+        except BaseException:
+            # The socket that was wrapped is no longer the one that is open.
+            secure.close()
+            raise
     except ssl.SSLCertVerificationError as error:
         raise ToolError(
             f"The certificate of {target.host} is not valid: {error.verify_message}."

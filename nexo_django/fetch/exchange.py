@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import zlib
 from dataclasses import dataclass, field
+from functools import partial
 
 import h11
 
@@ -78,7 +79,7 @@ class Exchange:
         request = h11.Request(method="GET", target=self.target.path, headers=list(headers.items()))
         data = (self._http.send(request) or b"") + (self._http.send(h11.EndOfMessage()) or b"")
         while data:
-            data = data[patiently(self.sock, lambda rest=data: self.sock.send(rest), self.clock) :]
+            data = data[patiently(self.sock, partial(self.sock.send, data), self.clock) :]
 
     def _head(self) -> Answer:
         while True:
