@@ -28,6 +28,8 @@ from nexo_django.turn import Run, compact, stored_reply
 
 # Longer than anybody waits, and still a time that a clock can add.
 LONGEST = 365 * 24 * 3600
+# A prompt's text, max_turns, key, wait and output.
+_Given = tuple[Any, int | None, Any, float | None, Any]
 
 
 class Session:
@@ -392,7 +394,7 @@ class Session:
     def _attached(self, attachment_id: str) -> Upload | None:
         return self.stored.attached(attachment_id)
 
-    def _run_in_pool(self, given: tuple[Any, ...], attachments: Sequence[Any]) -> streaming.Run:
+    def _run_in_pool(self, given: _Given, attachments: Sequence[Any]) -> streaming.Run:
         """Give what runs the turn; files are read in its thread, not in the event loop's."""
         if not attachments:
             return self._run(*given)

@@ -35,9 +35,9 @@ class OwnedFileField(models.FileField):
     """
 
     def contribute_to_class(
-        self, cls: type[models.Model], name: str, private_only: bool = False
+        self, cls: type[models.Model], name: str, private_only: bool = False, **kwargs: Any
     ) -> None:
-        super().contribute_to_class(cls, name, private_only=private_only)
+        super().contribute_to_class(cls, name, private_only=private_only, **kwargs)
         if not cls._meta.abstract:
             post_delete.connect(self._forget, sender=cls)
 
