@@ -7,18 +7,18 @@ from nexo_django.tools.base import Tool
 
 
 class Question(Tool):
-    """Ask the user a question and wait for the answer, when you can't go on without it.
-
-    Args:
-        text: The question.
-        options: Answers to choose from; the user may still answer something else.
-    """
+    """The tool whose calls are answered by the user, and never run."""
 
     name = "question"
     asks_user = True
 
     def execute(self, text: str, options: list[str] | None = None) -> str:
-        """Refuse: a call of it is answered by the user and never runs."""
+        """Ask the user a question and wait for the answer, when you can't go on without it.
+
+        Args:
+            text: The question.
+            options: Answers to choose from; the user may still answer something else.
+        """
         raise ToolError("Nobody can answer a question here.")
 
 
