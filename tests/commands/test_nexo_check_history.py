@@ -194,3 +194,23 @@ def test_compacted_chats_are_checked_by_their_view_too():
     out, failure = run("--repair")
     assert "in the view" in out
     assert failure
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_calls_that_wait_are_no_problem_and_are_left_alone(decided):
+    from nexo_django import ToolCall as Call
+    from tests.approvals.support import asker, asking, publishing
+
+    question = Call("q", "question", {"text": "Sure?"})
+    session = Session.resume(asker(asking(*publishing("a", "b"), question), "bye"), "waits")
+    session.prompt("Go.")
+    if decided:
+        session.approve("a")
+        session.deny("b")
+    else:
+        session.deny("a")
+        session.continue_turn()
+    before = session.pending()
+    assert run() == ("1 chats: 1 valid, 0 repaired, 0 with problems, 0 skipped (a turn runs).\n", "")
+    assert "0 repaired" in run("--repair")[0]
+    assert session.pending() == before
