@@ -63,7 +63,7 @@ class Pulse:
 
     def beat(self, watched: dict[Key, Topic]) -> None:
         """Wake the watchers of what has changed, and show them drafts from elsewhere."""
-        now = {}
+        now: dict[Key, Any] = {}
         for alias in {alias for alias, _ in watched}:
             now |= _states(alias, [pk for of, pk in watched if of == alias])
         for key, topic in watched.items():

@@ -160,7 +160,8 @@ def compact(request: HttpRequest, agent: str, conversation: str) -> HttpResponse
     change = session.compact(given.get("instructions"))
     if change is None:
         return JsonResponse({"compacted": False})
-    return JsonResponse({"compacted": True, "before": change.before, "after": change.after})
+    tokens = {"before": change.tokens_before, "after": change.tokens_after}
+    return JsonResponse({"compacted": True, **tokens})
 
 
 @endpoint("POST")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth import get_user_model
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import AsyncClient, Client, override_settings
 from django.urls import URLPattern, get_resolver, reverse
 
@@ -248,6 +250,66 @@ def test_what_the_hook_refuses_is_not_there():
                     continue
                 assert answer.status_code == 404, (address, answer.content)
                 assert answer.json()["error"]["code"] == "not_found"
+
+
+def test_a_long_chat_can_be_compacted():
+    made = client()
+    for n in range(12):
+        post(made, "prompt", text=f"say {n} {'word ' * 400}")
+    told = post(made, "compact", instructions="Keep the numbers.").json()
+    assert told["compacted"] is True
+    assert told["before"] > told["after"] > 0
+    assert post(made, "compact").status_code == 200
+    messages = get(made, "history").json()["messages"]
+    assert sum(m["role"] == "user" and m["kind"] == "normal" for m in messages) == 12
+    cursor = get(made, "history").json()["cursor"]
+    assert get(made, "events", after=cursor).status_code == 204
+
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJg"
+    "gg=="
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "kind", "shown"),
+    [
+        ("cat.png", PNG, "image/png", "inline"),
+        ("notes.html", b"<script>alert(1)</script>", "application/octet-stream", "attachment"),
+    ],
+)
+def test_files_are_attached_and_given_back(name, data, kind, shown, settings, tmp_path):
+    settings.MEDIA_ROOT = tmp_path
+    ann, bob = client("ann"), client("bob")
+    form = {"text": "say seen", "attachments": SimpleUploadedFile(name, data)}
+    make_agent(Script("seen"), "Looks", context_window=100_000)
+    answer = ann.post(reverse("nexo:prompt", args=["Looks", "main"]), form)
+    if answer.status_code == 501:
+        pytest.skip("the offline model takes no such file")
+    assert answer.status_code == 200, answer.content
+    [attached] = get(ann, "history", agent="Looks").json()["messages"][0]["attachments"]
+    assert (attached["name"], attached["bytes"]) == (name, len(data))
+    address = reverse("nexo:attachment", args=["Looks", "main", attached["id"]])
+    assert bob.get(address).status_code == 404
+    given = ann.get(address)
+    assert (given.content, given.headers["Content-Type"]) == (data, kind)
+    assert given.headers["Content-Disposition"] == shown
+    assert given.headers["X-Content-Type-Options"] == "nosniff"
+    assert "sandbox" in given.headers["Content-Security-Policy"]
+
+
+def test_a_file_that_is_not_taken_stores_nothing():
+    made = client()
+    form = {"text": "say seen", "attachments": SimpleUploadedFile("x.bin", bytes(range(256)))}
+    answer = made.post(reverse("nexo:prompt", args=["Web", "main"]), form)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request")
+    assert get(made, "history").json()["exists"] is False
+
+
+def test_the_views_run_outside_transactions():
+    for pattern in patterns():
+        assert pattern.callback._non_atomic_requests == {"default"}
 
 
 def test_an_error_of_the_site_is_told_without_its_details(caplog):
