@@ -173,5 +173,5 @@ def test_only_what_can_be_allowed_is_offered():
 
 @pytest.mark.parametrize("name", ["questoin", "nothing-like-it"])
 def test_a_built_in_tool_that_there_is_none_of(name):
-    with pytest.raises(ConfigurationError, match="Did you mean 'question'|They are "):
+    with pytest.raises(ConfigurationError, match=r"Did you mean 'question'|They are "):
         make_agent(tools=[name])().offered()

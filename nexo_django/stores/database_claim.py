@@ -8,12 +8,11 @@ from typing import Any
 from django.db import IntegrityError
 from django.utils import timezone
 
+from nexo_django.decisions import AWAITING
 from nexo_django.leases import Lease
 from nexo_django.models import Tables
 from nexo_django.stores import database_attachments
 from nexo_django.stores.base import (
-    AWAITING_ANSWER,
-    AWAITING_APPROVAL,
     RUNNING,
     STOPPED,
     TurnRequest,
@@ -84,6 +83,6 @@ def _settle(tables: Tables, alias: str, chat: Any) -> None:
     left = tables.turn._base_manager.using(alias).filter(
         chat=chat.pk,
         number=chat.open_turn,
-        status__in=(RUNNING, AWAITING_APPROVAL, AWAITING_ANSWER),
+        status__in=(RUNNING, *AWAITING),
     )
     left.update(status=STOPPED, finished=timezone.now())

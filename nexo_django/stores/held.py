@@ -21,7 +21,10 @@ class Held(Protocol):
     """
 
     contents: Contents
-    decisions: Decisions
+
+    @property
+    def decisions(self) -> Decisions:
+        """What was decided on the chat's calls."""
 
     @property
     def outputs(self) -> Outputs:
