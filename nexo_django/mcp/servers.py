@@ -96,21 +96,19 @@ class Servers:
         One that can't be reached gives what it had before, in this session; else nothing. A
         warning is logged, and `env.metadata["mcp_unavailable"]` says why.
         """
-        entries = [self._entries[name] for name in names]
-        self._ask(entries, env)
-        used = set(taken)
-        made: list[Tool] = []
-        for entry in entries:
-            for tool in _tools(self, entry, used):
-                used.add(tool.name)
-                made.append(tool)
-        return made
+        wanted = list(names)
+        self._ask([self._entries[name] for name in wanted], env)
+        return self.known(wanted, taken)
 
     def known(self, names: Iterable[str], taken: Iterable[str]) -> list[Tool]:
         """Give the tools that servers listed before; nothing is asked."""
         used = set(taken)
-        found = (tool for name in names for tool in _tools(self, self._entries[name], used))
-        return list(found)
+        made: list[Tool] = []
+        for name in names:
+            for tool in _tools(self, self._entries[name], used):
+                used.add(tool.name)
+                made.append(tool)
+        return made
 
     def close(self) -> None:
         """End every connection and process; the next use connects again."""
@@ -203,8 +201,9 @@ async def _pages(fetch: Callable[..., Any], what: str) -> list[Any]:
 def _tools(servers: Servers, entry: _Entry, taken: set[str]) -> Iterator[Tool]:
     """Make the tools that a server listed, and those that read its resources."""
     name = entry.server.name
-    own = {tool.name for tool in entry.tools or ()}
-    for listed in entry.tools or ():
+    # Of several with one name, the server could only mean one.
+    own = {tool.name: tool for tool in reversed(entry.tools or ())}
+    for listed in reversed(own.values()):
         yield ServerTool(
             f"{name}/{listed.name}",
             _calling(servers, name, listed.name),
@@ -215,7 +214,7 @@ def _tools(servers: Servers, entry: _Entry, taken: set[str]) -> Iterator[Tool]:
     if entry.has_resources:
         for made in (_list_tool(servers, name, taken), _read_tool(servers, name, taken)):
             # What the server calls so itself goes first.
-            if made.mcp not in {f"{name}/{tool}" for tool in own}:
+            if str(made.mcp).partition("/")[2] not in own:
                 yield made
 
 

@@ -49,9 +49,12 @@ class Process:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            what = error.strerror if isinstance(error, OSError) else "its arguments can't be passed"
+            # A folder that is not there fails as a program does; only the name tells which.
+            what = (
+                f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
+            )
             raise ToolError(
-                f"The MCP server {server.name!r} could not be started ({server.command}): {what}."
+                f"The MCP server {server.name!r} could not be started: {server.redacted(what)}."
             ) from None
         pipes = (self.popen.stdin, self.popen.stdout, self.popen.stderr)
         self.pipes = [pipe for pipe in pipes if pipe is not None]

@@ -90,7 +90,8 @@ def answer(request):
         }
     if method == "tools/list":
         schema = {"type": "object", "properties": {}}
-        return {"tools": [{"name": tool.__name__, "inputSchema": schema} for tool in TOOLS]}
+        tools = [{"name": tool.__name__, "inputSchema": schema} for tool in TOOLS]
+        return {"tools": [*tools, *tools, *tools] if MODE == "thrice" else tools}
     if method == "tools/call":
         tool = next(tool for tool in TOOLS if tool.__name__ == request["params"]["name"])
         return tool(request["params"].get("arguments") or {})

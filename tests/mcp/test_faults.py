@@ -168,8 +168,27 @@ def test_a_program_that_is_not_there(resumed):
     )
     session.prompt("Go.")
     assert errors["no"] == (
-        "The MCP server 'no' could not be started (no-such-program): No such file or directory."
+        "The MCP server 'no' could not be started: No such file or directory: no-such-program."
     )
+
+
+def test_a_folder_that_is_not_there(resumed):
+    errors: dict[str, str] = {}
+    session = resumed(
+        {"bad": faulty(cwd="/no/such/folder")},
+        lambda env: errors.update(env.metadata["mcp_unavailable"]) or "ok",
+    )
+    session.prompt("Go.")
+    assert "/no/such/folder" in errors["bad"]
+
+
+def test_a_server_that_lists_a_tool_more_than_once(resumed):
+    servers = {"bad": faulty("thrice"), "good": faulty()}
+    session = resumed(servers, lambda env: " ".join(tool.name for tool in env.tools))
+    names = session.prompt("Go.").content.split()
+    assert [n for n in names if n.startswith("bad")] == [
+        n.replace("good", "bad") for n in names if n.startswith("good")
+    ]
 
 
 def test_the_environment_of_a_server_is_clean(resumed, monkeypatch):
