@@ -81,7 +81,8 @@ def from_part(part: Mapping[str, Any], data: bytes) -> Upload:
     """Give a part of a stored message with its bytes."""
     details = {key: value for key, value in part.items() if isinstance(value, int)}
     details.pop("bytes", None)
-    return Upload(str(part["name"]), str(part["media_type"]), data, details, str(part["id"]))
+    name, media_type = (str(part.get(key) or "") for key in ("name", "media_type"))
+    return Upload(name, media_type, data, details, str(part.get("id")))
 
 
 def is_attachment(part: Any) -> bool:

@@ -13,9 +13,10 @@ from pydantic import BaseModel
 
 from nexo_django import Agent, Session, tool
 from nexo_django.completion import warm
-from nexo_django.exceptions import NotSupported
+from nexo_django.exceptions import NotSupported, ProviderUnavailable
 from nexo_django.models import Attachment, Message
 from tests.completion.formats import FORMATS, Provider
+from tests.completion.server import fail
 from tests.files import pdf, png
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -183,3 +184,15 @@ def test_a_correction(provider: Provider, name: str) -> None:
     assert made.prompt("Thanks.").content == "ok"
     assert not provider.faults
     assert "There is no JSON in it" in json.dumps(provider.requests[-1])
+
+
+@EACH
+def test_a_turn_that_failed_goes_on_with_its_files(provider: Provider, name: str) -> None:
+    provider.then(fail(500)).then_answer(OSLO)
+    made = session(provider)
+    with pytest.raises(ProviderUnavailable):
+        made.prompt("Look.", attachments=[("cat.png", CAT)], output=City)
+    assert made.continue_turn(output=City).output == City(name="Oslo", people=7)
+    first, second = provider.requests
+    assert json.dumps(first) == json.dumps(second)
+    assert ("image/png", IMAGE) in seen(name, said(name, second))
