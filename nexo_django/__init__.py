@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nexo_django.messages import ToolCall as ToolCall
     from nexo_django.messages import Usage as Usage
     from nexo_django.pipeline import Env as Env
+    from nexo_django.permissions import Permissions as Permissions
     from nexo_django.pipeline import Pipeline as Pipeline
     from nexo_django.reply import Reply as Reply
     from nexo_django.session import Session as Session
@@ -28,6 +29,7 @@ _HOMES = {
     "Env": "pipeline",
     "Event": "events",
     "Message": "messages",
+    "Permissions": "permissions",
     "Pipeline": "pipeline",
     "Reply": "reply",
     "Session": "session",

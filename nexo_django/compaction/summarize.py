@@ -169,7 +169,7 @@ class _Watched:
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
 
-    def append(self, message: Message) -> Message:
+    def append(self, message: Message, *, denied: bool = False) -> Message:
         """Take the answer as it is."""
         return message
 

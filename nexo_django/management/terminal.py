@@ -110,5 +110,10 @@ LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     events.RETRY: lambda p: f"The provider failed ({p['error']}); trying again in {p['wait']} s.",
     events.TURN_LIMIT_EXCEEDED: lambda p: f"Stopped after {p['max_turns']} model calls.",
     events.COMPACTED: lambda p: "Older messages were compacted.",
+    events.APPROVAL_REQUESTED: lambda p: (
+        f"{p['name']} waits for an approval: /approve {p['id']} or /deny {p['id']} [REASON], "
+        f"then /continue."
+    ),
+    events.QUESTION: lambda p: f"? {p['text']} /answer {p['id']} TEXT, then /continue.",
     events.TRUNCATED: lambda p: "A tool's long output was shortened for the model.",
 }

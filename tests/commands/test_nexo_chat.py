@@ -29,8 +29,14 @@ def weather(city: str) -> str:
     \"\"\"Current weather in a city.\"\"\"
     return "sunny\\x1b[2J in " + city
 
+@tool(capability="shell")
+def stop() -> str:
+    \"\"\"Stop the machine.\"\"\"
+    raise SystemExit
+
 class Odd(Agent):
-    tools = [weather]
+    tools = [weather, stop, "question"]
+    permissions = "approve"
 
     def completion(self):
         def model(env):
@@ -45,6 +51,11 @@ class Odd(Agent):
                 raise ProviderUnavailable("The provider is down; try again later.")
             if last.content == "call":
                 calls = (ToolCall("1", "weather", {"city": "Oslo"}),)
+                env.messages.append(Message("assistant", tool_calls=calls))
+                return
+            if last.content == "ask":
+                asked = ToolCall("1", "question", {"text": "Where?"})
+                calls = (asked, ToolCall("2", "stop", {}))
                 env.messages.append(Message("assistant", tool_calls=calls))
                 return
             text = f"heard: {last.content}"
@@ -193,3 +204,14 @@ def read_until(terminal: int, text: str) -> str:
         assert ready, f"{text!r} never came; seen: {seen!r}"
         seen += os.read(terminal, 4096)
     return seen.decode(errors="replace")
+
+
+def test_a_call_that_waits_is_decided_in_the_conversation(environ):
+    typed = "ask\n/approve z\n/deny 2 Not that.\n/answer 1 In Oslo.\n/continue\n/history\n"
+    done = chat(environ, "Odd", "asked", typed=typed)
+    assert done.returncode == 0, done.stderr
+    assert "? Where? /answer 1 TEXT, then /continue." in done.stdout
+    assert "/approve 2 or /deny 2 [REASON]" in done.stdout
+    assert "The calls that wait: '1', '2'" in done.stdout
+    assert "heard: The call was denied; it was not run. The reason: Not that." in done.stdout
+    assert "tool: In Oslo." in done.stdout

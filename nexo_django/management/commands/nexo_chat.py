@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import signal
 import sys
 from argparse import ArgumentParser
@@ -21,6 +22,8 @@ from nexo_django.stores.base import CANCELLED, DONE
 
 HELP = """\
 /history  show the last messages
+/approve ID, /deny ID [REASON], /answer ID TEXT  decide on a call that waits
+/continue go on with a turn that waited or was interrupted
 /help     show this
 /exit     leave, as Ctrl-D does
 Ctrl-C stops the turn that runs; the session keeps what was said."""
@@ -71,9 +74,26 @@ class Command(BaseCommand):
                 self.terminal.say(f"{HELP}\n")
             elif line == "/history":
                 self.history(session)
-            elif failure := self.turn(session, line):
+            elif failure := self.obey(session, line):
                 self.terminal.failure(failure)
         return "" if asks else failure
+
+    def obey(self, session: Session, line: str) -> str:
+        """Decide, go on, or run a turn; give what went wrong, "" when nothing did."""
+        verb, _, rest = line.partition(" ")
+        call_id, _, text = rest.strip().partition(" ")
+        try:
+            if verb in ("/approve", "/deny", "/answer"):
+                decide(session, verb, call_id, text)
+                return ""
+            if line == "/continue":
+                status = session.continue_turn(on_event=self.terminal.event).status
+                return "" if status == DONE else f"The turn ended as {status}."
+        except (NexoError, ValueError) as error:
+            return str(error)
+        finally:
+            self.terminal.end_line()
+        return self.turn(session, line)
 
     def lines(self, prompt: str) -> Iterator[str]:
         """Give what is typed, without empty lines, until Ctrl-D."""
@@ -123,6 +143,20 @@ class Command(BaseCommand):
             self.terminal.message(message)
         if not messages:
             self.terminal.note(f"No messages yet for {shorten(session.instance_id)}.")
+
+
+def decide(session: Session, verb: str, call_id: str, text: str) -> None:
+    """Decide on a call that waits, as the user of the system."""
+    try:
+        by = getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        by = ""
+    if verb == "/approve":
+        session.approve(call_id, by=by)
+    elif verb == "/deny":
+        session.deny(call_id, text, by=by)
+    else:
+        session.answer(call_id, text, by=by)
 
 
 @contextlib.contextmanager
