@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nexo_django import conf
-from nexo_django.connections import in_test_transaction
+from nexo_django.connections import in_test_transaction, release_thread
 from nexo_django.contrib.reading import Source, State
 from nexo_django.contrib.relay import Relay
 from nexo_django.exceptions import (
@@ -103,6 +103,9 @@ def start(run: Run) -> Started:
     """
     task = _Task(run)
     future = None
+    # The turn's thread needs a connection; those of requests that wait for theirs to begin must
+    # not be all that a pool has.
+    release_thread()
     if in_test_transaction():
         # Another thread would not see the test's rows.
         task()

@@ -102,7 +102,7 @@ async def run(site: Site, users: list[User]) -> list[Reader]:
     deaf = deaf_client(site, users[0], str(gate))
     tasks = [asyncio.create_task(r.read(site, str(gate), speaking)) for r in readers]
     for _ in readers:
-        await asyncio.wait_for(speaking.acquire(), 120)
+        await until_spoken(speaking, tasks)
     await asyncio.sleep(HELD_SECONDS)
     grown, threads, connected = (
         memory(site.pid) - before,
@@ -118,6 +118,20 @@ async def run(site: Site, users: list[User]) -> list[Reader]:
     line("pieces of text", sum(r.pieces for r in readers))
     deaf.close()
     return readers
+
+
+async def until_spoken(speaking: asyncio.Semaphore, tasks: list[asyncio.Task[None]]) -> None:
+    """Wait for another client's first text, or raise what a client met."""
+    heard = asyncio.create_task(speaking.acquire())
+    waiting = {heard, *(task for task in tasks if not task.done() or task.exception())}
+    await asyncio.wait(waiting, timeout=120, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        if task.done() and (error := task.exception()):
+            for other in tasks:
+                other.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise error
+    assert heard.done(), "a client has seen no text"
 
 
 def deaf_client(site: Site, user: User, gate: str) -> socket.socket:
