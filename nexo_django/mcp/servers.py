@@ -7,6 +7,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import wait
+from importlib import import_module
 from typing import Any, TypeVar
 
 from nexo_django.exceptions import ConfigurationError, ToolError, brief
@@ -43,6 +44,8 @@ class _Entry:
 
     def renew(self) -> None:
         """Leave behind what belongs to the process that this one was forked from."""
+        # Takes a second, which is none of the server's time and must not hold other calls up.
+        import_module("mcp")
         here = background.loop()
         if self.loop is not here:
             self.loop, self.lock, self.connection = here, asyncio.Lock(), None
