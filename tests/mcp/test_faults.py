@@ -69,6 +69,16 @@ def test_a_real_server_killed_in_mid_call(resumed):
     assert again == "Echo: here again"
 
 
+def test_a_server_that_dies_between_two_turns_is_reaped_and_started_anew(resumed):
+    session = resumed({"bad": faulty()}, "one", asking(call("bad__pid")))
+    session.prompt("Go.")
+    pid = pid_of(session)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not Path(f"/proc/{pid}").exists())
+    session.prompt("Go on.")
+    assert int(results(session)[0]) != pid
+
+
 @pytest.mark.parametrize("tool", ["flood", "notify"])
 def test_a_flood_is_cut_off(resumed, tool):
     session = resumed({"bad": faulty()}, asking(call(f"bad__{tool}")), asking(call("bad__pid")))
