@@ -125,6 +125,13 @@ def test_compressed_pages_are_read(place: World, coding: str) -> None:
     assert fetched(place).text.endswith(text.decode())
 
 
+def test_a_bomb_is_cut_like_any_long_page(place: World) -> None:
+    place.acts = {"/": answer(gzip.compress(b"x" * 20_000_000), Content_Encoding="gzip")}
+    result = fetched(place)
+    assert result.text.endswith("[Only the first 2000000 bytes of the page were read.]")
+    assert result.text.count("x") > 1_999_000
+
+
 def test_a_cancelled_turn_is_seen_while_a_page_drips(place: World) -> None:
     began = threading.Event()
 
