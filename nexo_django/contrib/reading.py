@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -108,6 +108,14 @@ class Source:
         with connections.mapped("read"):
             pk = rows.order_by().values_list("pk", flat=True).first()
         return None if pk is None else cls(alias, pk)
+
+    @staticmethod
+    def all(agent_name: str, instance_ids: Iterable[str]) -> dict[str, Any]:
+        """Give the chats' rows that there are of these, by their instance ids."""
+        chats, alias = tables().chat, router.db_for_write(tables().chat)
+        rows = chats.objects.using(alias).filter(agent_name=agent_name)
+        with connections.mapped("read"):
+            return {row.instance_id: row for row in rows.filter(instance_id__in=instance_ids)}
 
     def state(self, turn: int | None = None) -> State | None:
         """Give how a turn stands, by default the last; None when there is none."""

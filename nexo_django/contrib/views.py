@@ -44,8 +44,10 @@ SHOWN = ("image/png", "image/jpeg", "image/gif", "image/webp")
 @endpoint("GET")
 def chats(request: HttpRequest, agent: str) -> HttpResponseBase:
     """List the user's conversations with an agent."""
+    listed = list(access.conversations(request, agent))
+    chats = Source.all(agent, [session.instance_id for _, session in listed])
     return JsonResponse(
-        {"chats": [_listed(*found) for found in access.conversations(request, agent)]}
+        {"chats": [_listed(name, chats.get(session.instance_id)) for name, session in listed]}
     )
 
 
@@ -190,13 +192,12 @@ def attachment(
     return file
 
 
-def _listed(conversation: str, session: Session) -> dict[str, Any]:
-    chat = session.stored._rows().values("message_count", "last_message_at").first()  # type: ignore[attr-defined]
-    at = None if chat is None else chat["last_message_at"]
+def _listed(conversation: str, chat: Any) -> dict[str, Any]:
+    at = None if chat is None else chat.last_message_at
     return {
         "conversation": conversation,
         "exists": chat is not None,
-        "messages": 0 if chat is None else chat["message_count"],
+        "messages": 0 if chat is None else chat.message_count,
         "last_message_at": None if at is None else at.isoformat(),
     }
 

@@ -30,10 +30,17 @@ class Site:
     queued: bool = False
     pid: int = 0
     names: dict[str, str] = field(default_factory=dict)
+    users: list[User] = field(default_factory=list)
 
     def user(self, name: str) -> User:
         """Log in a user that no other scenario has."""
-        return User(self, self.names.setdefault(name, f"{name}-{uuid.uuid4().hex[:8]}"))
+        self.users.append(User(self, self.names.setdefault(name, f"{name}-{uuid.uuid4().hex[:8]}")))
+        return self.users[-1]
+
+    def close(self) -> None:
+        """Close what the users have open."""
+        for user in self.users:
+            user.http.close()
 
     def gate(self) -> Gate:
         """Make a gate, which is closed."""

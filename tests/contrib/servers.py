@@ -54,7 +54,11 @@ def served(kind: str, folder: Path, **environment: str) -> Iterator[Site]:
     try:
         url = f"http://127.0.0.1:{port}"
         _answers(url, server, folder / f"{kind}.log")
-        yield Site(url, folder, pid=server.pid)
+        site = Site(url, folder, pid=server.pid)
+        try:
+            yield site
+        finally:
+            site.close()
     finally:
         server.terminate()
         try:

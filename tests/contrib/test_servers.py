@@ -68,7 +68,9 @@ def test_a_turn_of_a_server_that_was_killed_goes_on_in_another(tmp_path):
             with pytest.raises(httpx.TransportError):
                 list(told)
     with served("uvicorn", tmp_path, **environ) as site:
-        ann.http.base_url = site.url
+        cookies, token = ann.http.cookies, ann.token
+        ann = site.user("ann")
+        ann.http.cookies, ann.token = cookies, token
         last = [event.id for event in seen if event.id][-1]
         with ann.watching(last) as told:
             seen += scenarios.until(told, "failed")
