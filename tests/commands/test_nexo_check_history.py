@@ -211,6 +211,9 @@ def test_calls_that_wait_are_no_problem_and_are_left_alone(decided):
         session.deny("a")
         session.continue_turn()
     before = session.pending()
-    assert run() == ("1 chats: 1 valid, 0 repaired, 0 with problems, 0 skipped (a turn runs).\n", "")
+    assert run() == (
+        "1 chats: 1 valid, 0 repaired, 0 with problems, 0 skipped (a turn runs).\n",
+        "",
+    )
     assert "0 repaired" in run("--repair")[0]
     assert session.pending() == before
