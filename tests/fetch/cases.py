@@ -201,10 +201,10 @@ def _redirect(location: str) -> Act:
 
 
 def _compressed(window: int, coding: str) -> Act:
-    """Answer with 50 MB of nothing, made without ever being held whole."""
-    made = zlib.compressobj(level=1, wbits=window)
+    """Answer with 100 MB of nothing, made without ever being held whole."""
+    made = zlib.compressobj(wbits=window)
     piece = bytes(MB)
-    body = b"".join(made.compress(piece) for _ in range(50)) + made.flush()
+    body = b"".join(made.compress(piece) for _ in range(100)) + made.flush()
     return answer(body, Content_Encoding=coding)
 
 

@@ -26,7 +26,7 @@ SECONDS = 2.0
 # What a loaded machine may take beyond what was asked for.
 GRACE = 20.0
 MAX_BYTES = 2_000_000
-MEMORY = 64_000_000
+MEMORY = 40_000_000
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
