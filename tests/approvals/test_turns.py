@@ -332,6 +332,48 @@ def test_continuing_while_others_decide(store):
     assert sorted(ran) == ids
 
 
+def test_a_listener_that_fails_loses_no_call_that_waits(store):
+    session = Session.resume(asker(asking(*publishing("a", "b")), "bye"), "1")
+
+    def fail(kind, payload):
+        if kind == "approval_requested":
+            raise RuntimeError("the page is gone")
+
+    with pytest.raises(RuntimeError):
+        session.prompt("Go.", on_event=fail)
+    assert [c.id for c in session.pending()] == ["a", "b"]
+    session.approve("a")
+    assert [c.id for c in session.continue_turn().pending] == ["b"]
+    session.deny("b")
+    assert session.continue_turn().status == "done"
+    assert ran == ["a"]
+
+
+def test_a_decision_is_part_of_the_transaction_around_it():
+    from django.db import transaction
+
+    ran.clear()
+    heard = []
+    session = Session.resume(asker(asking(*publishing("a")), "bye"), "1")
+    session.prompt("Go.")
+    signals.call_decided.connect(
+        lambda **told: heard.append(told["decision"].by), weak=False, dispatch_uid="test"
+    )
+    try:
+        with transaction.atomic():
+            session.approve("a", by="nobody")
+            transaction.set_rollback(True)
+        assert [c.id for c in session.pending()] == ["a"]
+        with transaction.atomic():
+            session.approve("a", by="mac")
+            assert heard == []
+        assert heard == ["mac"]
+    finally:
+        signals.call_decided.disconnect(dispatch_uid="test")
+    assert session.continue_turn().status == "done"
+    assert ran == ["a"]
+
+
 def test_mode_ask_decides_now(store):
     asked = []
 
