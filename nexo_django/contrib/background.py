@@ -10,12 +10,15 @@ import json
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from math import ceil
 from typing import Any
 
-from django.db import transaction
+from django.db import router, transaction
+from django.db.models import F
+from django.utils import timezone
 
-from nexo_django import conf, prompts, registry, signals
+from nexo_django import conf, connections, prompts, registry, signals
 from nexo_django.agent import Agent
 from nexo_django.exceptions import (
     LeaseLost,
@@ -28,6 +31,7 @@ from nexo_django.exceptions import (
 )
 from nexo_django.reply import Reply
 from nexo_django.session import Session
+from nexo_django.stores.base import RUNNING
 from nexo_django.stores.choice import default_store
 from nexo_django.turn import Run
 
@@ -145,6 +149,21 @@ def continue_on_decision(
 
     signals.call_decided.disconnect(dispatch_uid=name)
     signals.call_decided.connect(decided, dispatch_uid=name, weak=False)
+
+
+def lost(within: timedelta) -> list[tuple[str, str]]:
+    """Give the addresses whose turn began within that time, and whose process is gone."""
+    # A Celery app is made before the models are there.
+    from nexo_django.models import tables
+
+    found = tables()
+    alias = router.db_for_write(found.chat)
+    running = found.turn._base_manager.using(alias).filter(
+        status=RUNNING, number=F("chat__open_turn"), started__gte=timezone.now() - within
+    )
+    free = found.chat.objects.using(alias).free().filter(pk__in=running.values("chat"))
+    with connections.mapped("read"):
+        return list(free.order_by("pk").values_list("agent_name", "instance_id"))
 
 
 def pause(error: Exception, attempt: int) -> float | None:

@@ -83,6 +83,15 @@ async def acontinue_later(agent: type[Agent] | str, instance_id: Any, **options:
     return await sync_to_async(continue_later)(agent, instance_id, **options)
 
 
+def continue_lost(within: timedelta = timedelta(days=1)) -> list[Queued]:
+    """Queue every turn whose process died, of those that began within that time.
+
+    What runs is left alone: a process that lives has its session's lease. Of two that call
+    this at once, the second one's tasks find nothing to do.
+    """
+    return [continue_later(*address) for address in background.lost(within)]
+
+
 def continue_on_decision(*agents: type[Agent] | str) -> None:
     """Let a worker go on with a turn as soon as its last call is decided, of these agents or all.
 
