@@ -115,11 +115,11 @@ def test_the_servers_find_their_applications():
     assert isinstance(wsgi.application, WSGIHandler)
 
 
-def test_the_celery_app_has_the_task():
+def test_the_celery_app_has_the_tasks():
     pytest.importorskip("celery")
     code = (
-        "from project.celery import app, prompt\n"
-        "assert prompt.name in app.tasks and app.conf.task_ignore_result\n"
+        "from project import celery_app as app\n"
+        "assert 'nexo_django.prompt' in app.tasks and app.conf.task_ignore_result\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
 

@@ -7,6 +7,7 @@ import signal
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.urls import reverse
 
 pytest.importorskip("celery")
 pytest.importorskip("httpx")
@@ -14,6 +15,8 @@ pytest.importorskip("uvicorn")
 
 from nexo_django import Session, signals
 from nexo_django.contrib import celery
+from nexo_django.models import ToolCall
+from tests.admin.conftest import person
 from tests.contrib import scenarios, workers
 from tests.contrib.servers import served
 from tests.contrib.site.agents import Web, gate
@@ -77,7 +80,9 @@ def test_an_approval_outlives_the_process_that_asked_for_it(continuing, tmp_path
             os.kill(entered["pid"], signal.SIGKILL)
         session = Session.resume(Web, chat_of(ann))
     (call,) = session.pending()
-    session.approve(call.id, by="boss")
+    row = ToolCall.objects.get(call_id=call.id)
+    address = reverse("admin:nexo_django_toolcall_decide", args=[row.pk])
+    person("view_chat", "decide_toolcall").post(address, {"decision": "approve"})
     with worker(tmp_path):
         forks.until(lambda: session.history()[-1].content == "report ", "the worker's answer")
     assert [m.content for m in session.history() if m.role == "tool"] == ["saved report"]
