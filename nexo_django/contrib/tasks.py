@@ -22,7 +22,7 @@ try:
     from django.tasks import task
 except ImportError:
     try:
-        from django_tasks import task
+        from django_tasks import task  # type: ignore[no-redef,unused-ignore]
     except ImportError as error:
         raise ConfigurationError(
             "Before Django 6, tasks are a package of their own: pip install 'nexo-django[tasks]'."
