@@ -27,6 +27,8 @@ from nexo_django.middleware import (
 )
 from nexo_django.permissions import Permissions
 from nexo_django.pipeline import App, Env, Pipeline
+from nexo_django.sandbox.base import Sandbox
+from nexo_django.sandbox.choice import resolve
 from nexo_django.tools import Tool, read_output
 
 MAX_NAME = 100
@@ -183,6 +185,8 @@ class Agent:
     def check(self) -> None:
         """Raise for a declaration that can't work, before anything is written."""
         self.granted()
+        if self.sandbox is not None or conf.get("DEFAULT_SANDBOX") != "virtual":
+            self.opened().check()
         for key, (fits, must) in RULES.items():
             if not fits(value := getattr(self, key)):
                 raise ConfigurationError(
@@ -201,8 +205,18 @@ class Agent:
             )
         offline.refuse_other(self.model_id)
 
+    def opened(self) -> Sandbox:
+        """Give the sandbox that the declaration names, made once for this object."""
+        if "_sandbox" not in self.__dict__:
+            self._sandbox = resolve(self.sandbox)
+        return self._sandbox
+
     def close(self) -> None:
         """Give back what the agent holds; may be called twice."""
+        sandbox = self.__dict__.get("_sandbox")
+        # One that was given as an object is its giver's.
+        if sandbox is not None and sandbox is not self.sandbox:
+            sandbox.close()
         if (held := self.__dict__.get("_servers")) is not None:
             held.close()
 

@@ -121,6 +121,11 @@ RULES: dict[str, Rule] = {
         "the name of a sandbox, such as 'virtual', or a sandbox",
         lambda value: value is not None and (_text(value) or not isinstance(value, str | bytes)),
     ),
+    "SANDBOX_ROOT": Rule(
+        None,
+        "a directory for the workspaces of chats, such as '/srv/site/workspaces', or None",
+        lambda value: value is None or _text(value) or isinstance(value, PurePath),
+    ),
     "DEFAULT_PERMISSIONS": Rule(
         "read_only",
         f"one of {', '.join(map(repr, MODES))}, or a Permissions",

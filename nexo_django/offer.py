@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 # What an attribute brings when it is declared: "module:function", which takes the agent.
 SOURCES: dict[str, str] = {
+    "sandbox": "nexo_django.tools.workspace:tools",
     "skills": "nexo_django.skills:tools",
     "fetch_allow": "nexo_django.fetch:tools",
 }

@@ -21,6 +21,7 @@ from nexo_django.messages import Message, Usage
 from nexo_django.middleware.structured import holding
 from nexo_django.pool import in_pool
 from nexo_django.reply import Reply
+from nexo_django.sandbox.base import Place
 from nexo_django.stores.base import StoredChat, TurnRequest
 from nexo_django.stores.choice import default_store
 from nexo_django.structured import Output
@@ -248,11 +249,17 @@ class Session:
         Raises SessionBusy while a turn runs.
         """
         _refuse_event_loop("delete")
-        return self.stored.delete()
+        return self._delete()
 
     async def adelete(self) -> dict[str, int]:
         """See delete()."""
-        return await in_pool(self.stored.delete)
+        return await in_pool(self._delete)
+
+    def _delete(self) -> dict[str, int]:
+        gone = self.stored.delete()
+        # What the chat's files are is gone with them; a workspace on the disk is not.
+        self.agent.opened().for_chat(Place(self.agent.name, self.instance_id)).discard()
+        return gone
 
     def compact(self, instructions: str | None = None, dry_run: bool = False) -> Change | None:
         """Make the view smaller now, and tell what changed; None when nothing could go.

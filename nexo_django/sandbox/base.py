@@ -99,6 +99,9 @@ class Sandbox:
         """Say in a sentence what the tools work in, for their descriptions."""
         return ""
 
+    def discard(self) -> None:
+        """Delete what is kept for the chat outside its store; the chat was deleted."""
+
     def close(self) -> None:
         """Give back what the sandbox holds; may be called twice."""
 

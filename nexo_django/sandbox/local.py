@@ -7,7 +7,7 @@ that runs the site can.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class LocalSandbox(Sandbox):
         env: Mapping[str, str] | None = None,
         max_file_bytes: int = MAX_FILE_BYTES,
         processes: int = 256,
-        make: bool = False,
+        make: Callable[[], None] | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(root, str | os.PathLike) or not str(root).strip():
@@ -58,9 +58,7 @@ class LocalSandbox(Sandbox):
 
     def check(self) -> None:
         """Raise ConfigurationError when the root is no directory."""
-        if self._make:
-            return
-        if not self.root.is_dir():
+        if self._make is None and not self.root.is_dir():
             raise ConfigurationError(
                 f"The sandbox's root {self.root} is no directory; make it, or name another."
             )
@@ -107,9 +105,9 @@ def shell() -> str:
     return next((name for name in ("/bin/bash", "/bin/sh") if os.path.exists(name)), "/bin/sh")
 
 
-def passed() -> dict[str, str]:
+def passed(more: Iterable[str] = ()) -> dict[str, str]:
     """Give what a command may see of the site's environment."""
-    given = {name: os.environ[name] for name in PASSED if name in os.environ}
+    given = {name: os.environ[name] for name in (*PASSED, *more) if name in os.environ}
     return {"PATH": PATH, **given}
 
 

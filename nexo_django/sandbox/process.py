@@ -59,7 +59,7 @@ def run(order: Order, watch: Watch | None = None) -> ShellResult:
     """Run a command and give its result; what `watch` raises ends it and passes through."""
     reading, writing = os.pipe()
     try:
-        supervisor = subprocess.Popen(
+        supervisor = subprocess.Popen(  # noqa: S603
             [python(), "-I", "-S", "-B", str(SUPERVISOR)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

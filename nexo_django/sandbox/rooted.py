@@ -11,7 +11,7 @@ import fcntl
 import os
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -26,7 +26,10 @@ _TEMPORARY = ".nexo-"
 
 
 class RootedFiles:
-    """The files under `root`. With `owner`, a pair of ids, what is made is given to it."""
+    """The files under `root`, which `make` makes where it is not there yet.
+
+    With `owner`, a pair of ids, what is made is given to it.
+    """
 
     def __init__(
         self,
@@ -34,7 +37,7 @@ class RootedFiles:
         *,
         max_file_bytes: int = MAX_FILE_BYTES,
         owner: tuple[int, int] | None = None,
-        make: bool = False,
+        make: Callable[[], None] | None = None,
     ) -> None:
         self.root, self.max_file_bytes = root, max_file_bytes
         self._owner, self._make = owner, make
@@ -102,22 +105,15 @@ class RootedFiles:
             os.close(root)
 
     def open_root(self) -> int:
-        """Open the directory, which is made first where the sandbox makes its own."""
-        if self._make:
-            self.make()
+        """Open the directory, which is made first where that is known how."""
+        if self._make is not None:
+            self._make()
         try:
             return os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except NotADirectoryError:
             raise ConfigurationError(f"The sandbox's root {self.root} is no directory.") from None
         except FileNotFoundError:
             raise ConfigurationError(f"The sandbox's root {self.root} does not exist.") from None
-
-    def make(self) -> None:
-        """Make the directory, for its owner alone."""
-        if not self.root.is_dir():
-            self.root.mkdir(mode=0o700, exist_ok=True)
-            if self._owner is not None:
-                os.chown(self.root, *self._owner)
 
     @contextmanager
     def _walk(self, path: str) -> Iterator[_Walk]:

@@ -55,7 +55,7 @@ def tell(order: dict[str, Any], told: dict[str, Any]) -> None:
 
 def started(order: dict[str, Any]) -> int:
     """Start the command in a session of its own, and give its number."""
-    child = subprocess.Popen(
+    child = subprocess.Popen(  # noqa: S603
         order["command"],
         stdin=subprocess.DEVNULL,
         cwd=order["cwd"],

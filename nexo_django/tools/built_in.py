@@ -10,13 +10,20 @@ from nexo_django.tools.base import Tool
 
 # Where each is: "module:attribute".
 BUILT_IN: dict[str, str] = {
+    "edit_file": "nexo_django.tools.files:edit_file",
     "fetch": "nexo_django.fetch:fetch",
+    "glob": "nexo_django.tools.files:glob_files",
+    "grep": "nexo_django.tools.grep:grep",
     "question": "nexo_django.tools.question:question",
+    "read_file": "nexo_django.tools.files:read_file",
     "read_output": "nexo_django.tools.read_output:read_output",
+    "remove_file": "nexo_django.tools.files:remove_file",
+    "shell": "nexo_django.tools.shell:shell",
     "skill": "nexo_django.skills:skill",
     "todo_read": "nexo_django.tools.todo:todo_read",
     "todo_write": "nexo_django.tools.todo:todo_write",
     "web_search": "nexo_django.tools.web_search:web_search",
+    "write_file": "nexo_django.tools.files:write_file",
 }
 
 
