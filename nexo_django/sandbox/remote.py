@@ -137,9 +137,9 @@ class RemoteSandbox(Sandbox):
         return "The workspace is on a machine for such work."
 
     def _ask(
-        self, verb: str, timeout: float | None = None, watch: Watch | None = None, **given: Any
+        self, verb: str, within: float | None = None, watch: Watch | None = None, **given: Any
     ) -> dict[str, Any]:
-        until = time.monotonic() + (timeout or self.timeout)
+        until = time.monotonic() + (within or self.timeout)
         body = json.dumps({"workspace": self.workspace, **given}).encode()
         connection = self._connection()
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +21,8 @@ from nexo_django.tools.seen import sandbox_of
 MAX_PATTERN, MAX_MATCHES = 500, 100
 LINE_CHARS, SHOWN_CHARS = 10_000, 500
 SECONDS, MAX_BYTES = 5.0, 50_000_000
+# It takes memory as fast as time.
+_RECURSION = re.compile(r"\(\?(?:R|[-+]?\d|&|P>)")
 
 
 @tool(capability=permissions.READ, idempotent=True)
@@ -44,12 +47,16 @@ def grep(
             found.append(line)
     except TimeoutError:
         found.append(f"[Stopped after {SECONDS:g} seconds; give a simpler pattern or a path.]")
+    except MemoryError:
+        raise ToolError("The pattern takes too much memory; give a simpler one.") from None
     return "\n".join(found) or "No line matches."
 
 
 def _compiled(pattern: str, ignore_case: bool) -> Any:
     if not pattern or len(pattern) > MAX_PATTERN:
         raise ToolError(f"The pattern must be 1 to {MAX_PATTERN} characters long.")
+    if _RECURSION.search(pattern):
+        raise ToolError("The pattern calls itself, which a search here can't do.")
     try:
         return regex.compile(pattern, regex.IGNORECASE if ignore_case else 0)
     except (regex.error, OverflowError, RecursionError, ValueError, IndexError) as error:
