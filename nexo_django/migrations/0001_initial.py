@@ -165,7 +165,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('path', nexo_django.models.fields.ExactCharField(max_length=512, verbose_name='path')),
                 ('content', models.BinaryField(blank=True, null=True, verbose_name='content')),
-                ('file', models.FileField(blank=True, max_length=255, upload_to=nexo_django.models.output.sandbox_path, verbose_name='file')),
+                ('file', nexo_django.models.fields.OwnedFileField(blank=True, max_length=255, upload_to=nexo_django.models.output.sandbox_path, verbose_name='file')),
                 ('size', models.PositiveBigIntegerField(default=0, verbose_name='bytes')),
                 ('sha256', models.CharField(blank=True, default='', max_length=64, verbose_name='SHA-256')),
                 ('created', models.DateTimeField(auto_now_add=True, verbose_name='created')),

@@ -7,7 +7,7 @@ import uuid
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from nexo_django.models.fields import ExactCharField
+from nexo_django.models.fields import ExactCharField, OwnedFileField
 
 # What is larger is kept in Django's file storage.
 INLINE_BYTES = 1024 * 1024
@@ -75,7 +75,7 @@ class AbstractSandboxFile(models.Model):
     )
     path = ExactCharField(_("path"), max_length=512)
     content = models.BinaryField(_("content"), null=True, blank=True)
-    file = models.FileField(_("file"), upload_to=sandbox_path, max_length=255, blank=True)
+    file = OwnedFileField(_("file"), upload_to=sandbox_path, max_length=255, blank=True)
     size = models.PositiveBigIntegerField(_("bytes"), default=0)
     sha256 = models.CharField(_("SHA-256"), max_length=64, default="", blank=True)
     created = models.DateTimeField(_("created"), auto_now_add=True)

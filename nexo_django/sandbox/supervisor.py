@@ -131,7 +131,8 @@ class Limits:
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.processes, self.memory = order.get("processes"), order.get("memory")
-        self.folder, self.disk, self.files = order.get("folder"), None, None
+        self.folder: str | None = order.get("folder")
+        self.disk = self.files = 0
         if self.folder is not None:
             used, files = usage(self.folder)
             # A folder that is too full already may be tidied up.

@@ -19,8 +19,8 @@ from nexo_django import connections
 from nexo_django.exceptions import ToolError, is_abort
 from nexo_django.models.fields import delete_file
 from nexo_django.models.output import INLINE_BYTES, sandbox_path
+from nexo_django.sandbox.files import OWN, FileInfo, digest, keepable
 from nexo_django.stores.database_outputs import private
-from nexo_django.stores.files import OWN, FileInfo, digest, keepable
 
 if TYPE_CHECKING:
     from nexo_django.stores.database_turn import DatabaseTurn
