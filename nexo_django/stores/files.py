@@ -7,9 +7,10 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nexo_django.exceptions import ToolError
 from nexo_django.sandbox.files import OWN, FileInfo, FileStore, HeldFiles, digest, keepable
@@ -93,7 +94,7 @@ class OwnedFiles:
     """The files of a turn's chat: whoever lost the chat can't write them any more."""
 
     def __init__(
-        self, files: FileStore, lock: threading.RLock, owned: Callable[[], object]
+        self, files: FileStore, lock: AbstractContextManager[Any], owned: Callable[[], object]
     ) -> None:
         self._files, self._lock, self._owned = files, lock, owned
 
