@@ -11,6 +11,7 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 from celery import Task, shared_task, uuid
+from celery.exceptions import Reject
 from celery.signals import worker_init
 
 from nexo_django import conf, registry
@@ -129,7 +130,11 @@ class TurnTask(Task):  # type: ignore[misc]
 
     def _again(self, job: Job, error: Exception, seconds: float) -> Any:
         """Send the message again, or raise the error when that was done often enough."""
-        return self.retry(exc=error, countdown=seconds, kwargsrepr=repr(job.shown()))
+        try:
+            return self.retry(exc=error, countdown=seconds, kwargsrepr=repr(job.shown()))
+        except Reject as refused:
+            # Celery drops a message that it can't send again; the broker still has this one.
+            raise Reject(refused.reason, requeue=True) from error
 
 
 @shared_task(bind=True, base=TurnTask, name="nexo_django.prompt")

@@ -30,7 +30,7 @@ def make(broker: str, queue: str, **config: Any) -> Celery:
         worker_prefetch_multiplier=1,
         worker_hijack_root_logger=False,
         broker_connection_retry_on_startup=True,
-        broker_transport_options=redis if broker.startswith("redis") else {},
+        broker_transport_options=redis if broker.startswith("redis") else {"confirm_publish": True},
         **config,
     )
     return app
