@@ -229,10 +229,11 @@ def _update(
 @lru_cache(maxsize=SHAPES)
 def _insert(model: Any, alias: str, vendor: str, made: tuple[tuple[str, int], ...]) -> _Statement:
     fields = [column.field for column in _columns(model)]
-    slots = {f.attname: Slot(f.attname) for f in fields}
+    slots: dict[str, Any] = {f.attname: Slot(f.attname) for f in fields}
     slots |= {name: DatabaseTime(milliseconds / 1000) for name, milliseconds in made}
     query = InsertQuery(model)
-    query.insert_values(fields, [SimpleNamespace(**slots)], raw=True)
+    row: Any = SimpleNamespace(**slots)
+    query.insert_values(fields, [row], raw=True)
     compiler = query.get_compiler(alias)
     returning = connections[alias].features.can_return_columns_from_insert
     compiler.returning_fields = [model._meta.auto_field] if returning else None

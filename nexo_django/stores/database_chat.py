@@ -79,7 +79,7 @@ def _rows(alias: str, tables: Tables, **address: Any) -> Any:
 def _seen(columns: Any) -> SeenChat:
     own, (provider, model) = columns[: len(_OWN)], columns[len(_OWN) : len(_OWN) + 2]
     *compaction, position, now, undone = columns[len(_OWN) + 2 :]
-    chat = SeenChat(*own, now=now, undone_position=undone)
+    chat = SeenChat(**dict(zip(_OWN, own, strict=True)), now=now, undone_position=undone)
     if chat.model_id is not None:
         chat.model = (provider, model)
     if chat.current_compaction_id is not None:
