@@ -101,7 +101,7 @@ class Topics:
     def watch(self, key: Key, wake: Callable[[], object]) -> Topic:
         """Be woken from now on."""
         with self.lock:
-            topic = self.open.setdefault(key, Topic())
+            topic = self._topic(key)
             topic.watchers.add(wake)
             return topic
 
@@ -118,7 +118,7 @@ class Topics:
     def publish(self, key: Key, at: int) -> Topic:
         """Take the topic for a turn that runs here."""
         with self.lock:
-            topic = self.open.setdefault(key, Topic())
+            topic = self._topic(key)
             topic.publishers += 1
         topic.next(at)
         return topic
@@ -136,9 +136,16 @@ class Topics:
         with self.lock:
             return {key: topic for key, topic in self.open.items() if topic.watchers}
 
+    def _topic(self, key: Key) -> Topic:
+        # Heard only while there is a topic: a signal without receivers costs a message nothing.
+        signals.message_saved.connect(_saved, dispatch_uid=__name__)
+        return self.open.setdefault(key, Topic())
+
     def _drop(self, key: Key, topic: Topic) -> None:
         if not topic.watchers and not topic.publishers:
             self.open.pop(key, None)
+        if not self.open:
+            signals.message_saved.disconnect(dispatch_uid=__name__)
 
 
 topics = Topics()
@@ -180,6 +187,3 @@ def _saved(sender: Any, message: Any, **details: Any) -> None:
         topic.touch()
     else:
         topic.next(message.position + 1)
-
-
-signals.message_saved.connect(_saved, dispatch_uid="nexo_django.contrib.live")
