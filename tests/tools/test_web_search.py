@@ -144,8 +144,8 @@ def test_it_is_offered_where_it_may_be_used(settings: Any) -> None:
         cls = make_agent(Script(), tools=["web_search"], **attributes)
         return [tool.name for tool in cls().offered()]
 
-    assert names(permissions="auto") == []
+    assert "web_search" not in names(permissions="auto")
     settings.NEXO = {"WEB_SEARCH": f"{__name__}.search"}
-    assert names(permissions="auto")[:1] == ["web_search"]
+    assert "web_search" in names(permissions="auto")
     assert names() == []
     assert WebSearch(search).offered_to(SimpleNamespace())
