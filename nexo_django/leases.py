@@ -33,9 +33,8 @@ class Lease:
     """A lease on a chat, with a token that is never used again.
 
     `lost` is set when a renewal found another's token; that it is still ours only a fenced
-    write (`renew`) knows for sure. `returned` is set when a turn's last write gave it back.
-    Whoever keeps the lease must keep this object: one that was dropped is not renewed. A
-    forked child can do nothing with its parent's.
+    write (`renew`) knows for sure. Whoever keeps the lease must keep this object: one that
+    was dropped is not renewed. A forked child can do nothing with its parent's.
     """
 
     chats: Any
@@ -43,7 +42,6 @@ class Lease:
     chat_id: int
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
     lost: bool = False
-    returned: bool = False
     pid: int = field(default_factory=os.getpid)
 
     @property
@@ -73,16 +71,12 @@ class Lease:
     def release(self) -> None:
         """Give the lease back, if it is still ours."""
         _heart.drop(self)
-        if not self.lost and not self.returned:
-            self._update({"lease_token": self.token}, FREE)
+        if not self.lost:
+            self._update({"lease_token": self.token}, {"lease_token": "", "lease_expires_at": None})
 
     def _update(self, only: Mapping[str, Any], changes: Mapping[str, Any], **more: Any) -> bool:
         where = {"pk": self.chat_id, **only}
         return self.here and bool(compiled.update(self.chats, self.alias, where, changes, **more))
-
-
-# The columns of a chat whose lease nobody has.
-FREE: dict[str, Any] = {"lease_token": "", "lease_expires_at": None}
 
 
 def expiry() -> DatabaseTime:
@@ -95,19 +89,12 @@ def claimed(token: str) -> dict[str, Any]:
     return {"lease_token": token, "lease_expires_at": expiry()}
 
 
-def returned(lease: Lease) -> None:
-    """Renew a lease no longer: a write that was committed gave it back."""
-    lease.returned = True
-    _heart.drop(lease)
-
-
 def keep(lease: Lease) -> None:
     """Renew a lease from now on, until it is released or its object dropped.
 
     Not inside a test's transaction, which no other connection sees, nor for a database in
     memory, which no other process has.
     """
-    lease.lost = lease.returned = False
     connection = connections[lease.alias]
     in_memory = getattr(connection, "is_in_memory_db", lambda: False)()
     if not connection.in_atomic_block and not in_memory:

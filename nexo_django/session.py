@@ -25,7 +25,7 @@ from nexo_django.sandbox.base import Place
 from nexo_django.stores.base import StoredChat, TurnRequest
 from nexo_django.stores.choice import default_store
 from nexo_django.structured import Output
-from nexo_django.turn import Run, compact, ends_with_answer, stored_reply
+from nexo_django.turn import Run, compact, stored_reply
 
 # Longer than anybody waits, and still a time that a clock can add.
 LONGEST = 365 * 24 * 3600
@@ -445,10 +445,9 @@ class Session:
         if check is not None:
             check()
         again = frozenset(tool.name for tool in self.agent.offered() if tool.idempotent)
+        request = TurnRequest(message, key, wait, self.agent.model_id, again, tuple(files))
         if output is not None:
             pipeline = holding(pipeline, output)
-        final = ends_with_answer(pipeline)
-        request = TurnRequest(message, key, wait, self.agent.model_id, again, tuple(files), final)
         return Run(self, request, pipeline, limit, output)
 
 

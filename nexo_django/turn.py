@@ -22,14 +22,7 @@ from nexo_django.exceptions import (
     is_time_limit,
 )
 from nexo_django.messages import ASSISTANT, SYSTEM, Message, MessageLog
-from nexo_django.middleware import (
-    DefaultCompactionPipeline,
-    DefaultToolPipeline,
-    MaxIterations,
-    SessionLog,
-    SystemPrompt,
-    ToolResultLoop,
-)
+from nexo_django.middleware import DefaultCompactionPipeline
 from nexo_django.pipeline import Env, Pipeline
 from nexo_django.reply import Reply
 from nexo_django.stores.base import (
@@ -48,16 +41,6 @@ if TYPE_CHECKING:
     from nexo_django.session import Session
 
 logger = logging.getLogger(__name__)
-
-# Layers that add nothing after an answer.
-ENDING = (
-    SessionLog,
-    SystemPrompt,
-    ToolResultLoop,
-    MaxIterations,
-    DefaultCompactionPipeline,
-    DefaultToolPipeline,
-)
 
 
 @dataclass(frozen=True)
@@ -281,12 +264,6 @@ def _valued(reply: Reply, output: Output) -> Reply:
             errors=unfit.errors,
             reply=reply,
         ) from None
-
-
-def ends_with_answer(pipeline: Pipeline) -> bool:
-    """Whether nothing in the pipeline may go on after an answer."""
-    plain = all(layer.cls in ENDING for layer in pipeline.layers)
-    return plain and not pipeline.hooks and not pipeline.commands
 
 
 def compact(session: Session, instructions: str | None, dry_run: bool) -> Change | None:

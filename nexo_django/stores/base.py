@@ -42,9 +42,7 @@ class TurnRequest:
     `wait` is how many seconds to wait for a busy chat; None means the setting TURN_WAIT.
     `idempotent` names the tools that may run again after a kill. `model` is the litellm id
     that the turn will ask. `files` are those that the prompt's parts refer to and that are
-    not kept yet: they are kept with the prompt, or neither is. With `final` nothing is
-    expected after an answer, so that its commit may give the lease back too; what comes
-    all the same is refused only if another turn has begun.
+    not kept yet: they are kept with the prompt, or neither is.
     """
 
     prompt: Message | None
@@ -53,7 +51,6 @@ class TurnRequest:
     model: str | None = None
     idempotent: frozenset[str] = field(default_factory=frozenset)
     files: tuple[Upload, ...] = ()
-    final: bool = False
 
     @property
     def fingerprint(self) -> str:

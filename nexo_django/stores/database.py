@@ -201,16 +201,16 @@ class DatabaseChat:
             )
         return gone
 
-    @property
-    def _address(self) -> dict[str, str]:
-        return {"agent_name": self.agent_name, "instance_id": self.instance_id}
+    def _new(self) -> Any:
+        return self.tables.chat(agent_name=self.agent_name, instance_id=self.instance_id)
 
     def _find(self) -> SeenChat | None:
         """Read the chat's row, its lease as the database's clock sees it."""
-        return find(self.tables, self.alias, **self._address)
+        return find(self.tables, self.alias, self.agent_name, self.instance_id)
 
     def _rows(self) -> Any:
-        return self.tables.chat.objects.using(self.alias).order_by().filter(**self._address)
+        chats = self.tables.chat.objects.using(self.alias).order_by()
+        return chats.filter(agent_name=self.agent_name, instance_id=self.instance_id)
 
     def _messages(self) -> Any:
         return self.tables.message.objects.using(self.alias)
@@ -237,27 +237,20 @@ class DatabaseChat:
         connections.release(self.alias)
         time.sleep(pause)
 
-    def _begin(
-        self, chat: SeenChat | None, keyed: Any, request: TurnRequest
-    ) -> DatabaseTurn | None:
+    def _begin(self, chat: Any, keyed: Any, request: TurnRequest) -> DatabaseTurn | None:
         """Take the lease for a new turn or the open one; None if another was faster."""
         row = self._taken_up(chat, keyed, request)
         with connections.mapped():
             model_id = self._model_id(chat, request.model)
-        loaded = None
         try:
             if row is None:
                 with database_attachments.kept(self.tables, self.alias, request.files) as files:
-                    lease, row, prompt = connections.first(
+                    chat, lease, row = connections.first(
                         self.alias,
                         lambda: claim.start(
-                            self.tables, self.alias, self._address, chat, request, model_id, files
+                            self.tables, self.alias, chat or self._new(), request, model_id, files
                         ),
                     )
-                if chat is None:
-                    # All that there is of it is what was just written.
-                    chat, loaded = SeenChat(lease.chat_id), rows.Rows([prompt])
-                chat.next_position = prompt.position + 1
             else:
                 lease = connections.first(
                     self.alias, lambda: claim.resume(self.tables, self.alias, chat, row, model_id)
@@ -271,12 +264,10 @@ class DatabaseChat:
             lease,
             next_position=chat.next_position,
             model_id=model_id,
-            final=request.final,
         )
-        again = None if request.prompt and keyed is None else request.idempotent
         try:
             leases.keep(lease)
-            self._load(turn, chat, again, loaded)
+            self._load(turn, chat, None if request.prompt and keyed is None else request.idempotent)
         except BaseException:
             turn.close()
             raise
@@ -323,18 +314,11 @@ class DatabaseChat:
         connections.release(self.alias)
         return turn
 
-    def _load(
-        self,
-        turn: DatabaseTurn,
-        chat: SeenChat,
-        idempotent: frozenset[str] | None,
-        loaded: rows.Rows | None = None,
-    ) -> None:
+    def _load(self, turn: DatabaseTurn, chat: Any, idempotent: frozenset[str] | None) -> None:
         """Load the turn's view, mended; with `idempotent` it may have calls still to run."""
         keep_open = idempotent is not None
-        if loaded is None:
-            with connections.mapped("read"):
-                loaded = rows.view(chat, self._messages())
+        with connections.mapped("read"):
+            loaded = rows.view(chat, self._messages())
         repair(turn, loaded, keep_open=keep_open, idempotent=idempotent or frozenset())
         turn.show(loaded, database_compaction.view_since(chat), keep_open=keep_open)
         connections.release(self.alias)

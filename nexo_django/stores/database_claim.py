@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from django.db import IntegrityError
 from django.utils import timezone
 
 from nexo_django.decisions import AWAITING
-from nexo_django.leases import Lease, claimed
+from nexo_django.leases import Lease
 from nexo_django.models import Tables
-from nexo_django.models.compiled import Add
 from nexo_django.stores import database_attachments
 from nexo_django.stores.base import (
     RUNNING,
     STOPPED,
     TurnRequest,
 )
-from nexo_django.stores.database_chat import SeenChat
 
 
 class Raced(Exception):
@@ -28,52 +26,40 @@ class Raced(Exception):
 def start(
     tables: Tables,
     alias: str,
-    address: Mapping[str, str],
-    chat: SeenChat | None,
+    chat: Any,
     request: TurnRequest,
     model_id: int | None,
     files: Sequence[Any] = (),
-) -> tuple[Lease, Any, Any]:
-    """Claim the chat, or make it, and store the turn, its prompt and its files' rows.
-
-    Gives the lease, and the turn's row and the prompt's.
-    """
+) -> tuple[Any, Lease, Any]:
+    """Claim the chat, which may be new, and store the turn, its prompt and its files' rows."""
     assert request.prompt is not None
-    at, number = (1, 1) if chat is None else (chat.next_position, chat.next_turn)
-    lease = Lease(tables.chat, alias, 0 if chat is None else chat.pk)
-    turn = tables.turn(number=number, key=request.key, fingerprint=request.fingerprint)
-    prompt = tables.message.from_value(request.prompt)
+    if chat.pk is None:
+        try:
+            chat.save(using=alias, force_insert=True)
+        except IntegrityError:
+            raise Raced from None
+    lease = Lease(tables.chat, alias, chat.pk)
+    at, number = chat.next_position, chat.next_turn
+    turn = tables.turn(chat_id=chat.pk, number=number, key=request.key)
+    turn.fingerprint = request.fingerprint
+    prompt = tables.message.from_value(request.prompt, chat_id=chat.pk)
 
     def put(totals: dict[str, Any]) -> int:
-        numbers = {"next_position": at + 1, "next_turn": number + 1, "open_turn": number}
-        after = {"model_id": model_id, **numbers, **totals}
-        if chat is None:
-            lease.chat_id = _made(tables, alias, {**address, **claimed(lease.token), **after})
-        elif not lease.claim({"next_position": at, "next_turn": number, **shown(chat)}, **after):
+        seen = {"next_position": at, "next_turn": number, **shown(chat)}
+        after = {"next_position": at + 1, "next_turn": number + 1, "open_turn": number}
+        if not lease.claim(seen, model_id=model_id, **after, **totals):
             raise Raced
-        elif chat.open_turn is not None:
+        if chat.open_turn is not None:
             _settle(tables, alias, chat)
-        turn.chat_id = prompt.chat_id = lease.chat_id
         turn.save(using=alias, force_insert=True)
         prompt.turn = turn
-        return at
+        return int(at)
 
     prompt.place = put
     prompt.save(using=alias, force_insert=True)
     database_attachments.store(alias, files, prompt)
-    return lease, turn, prompt
-
-
-def _made(tables: Tables, alias: str, columns: dict[str, Any]) -> int:
-    """Make the chat with its lease taken, and give its key."""
-    chat = tables.chat()
-    for name, value in columns.items():
-        setattr(chat, name, getattr(chat, name) + value.amount if type(value) is Add else value)
-    try:
-        chat.save(using=alias, force_insert=True)
-    except IntegrityError:
-        raise Raced from None
-    return int(chat.pk)
+    chat.next_position = at + 1
+    return chat, lease, turn
 
 
 def resume(tables: Tables, alias: str, chat: Any, turn: Any, model_id: int | None) -> Lease:

@@ -12,7 +12,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from nexo_django import connections, leases
+from nexo_django import connections
 from nexo_django.compaction.change import Change, Spent
 from nexo_django.decisions import AWAITING, Decision, PendingCall
 from nexo_django.exceptions import LeaseLost, StoreFailed, TurnCancelled, brief, is_abort
@@ -63,7 +63,6 @@ class DatabaseTurn:
         *,
         next_position: int = 0,
         model_id: int | None = None,
-        final: bool = False,
     ) -> None:
         self.number, self.key, self.status = row.number, row.key, row.status
         self.usage: Usage = row.usage
@@ -71,8 +70,6 @@ class DatabaseTurn:
         self.reply: Message | None = None
         self.tables, self.alias, self.row, self.lease = tables, alias, row, lease
         self.next_position, self.model_id = next_position, model_id
-        # Whether an answer gives the lease back.
-        self.final = final
         # The stored system message, and the calls of the last step by their ids.
         self.system: Any = None
         self.calls: dict[str, Any] = {}
@@ -141,9 +138,6 @@ class DatabaseTurn:
         write to fail where it can't be asked.
         """
         lease = self._held()
-        if lease.returned:
-            # What is answered can no longer be cancelled.
-            return
         if lease.lost:
             raise self._lost()
         if not now and time.monotonic() - self._polled < POLL_SECONDS:
@@ -269,15 +263,10 @@ class DatabaseTurn:
 
         Not after the `last` one, which the lease's return follows at once.
         """
-        lease = self._held()
-        again = lease.returned
+        self._held()
         try:
             with connections.short(self.alias):
-                if again and not lease.claim({"next_turn": self.number + 1}):
-                    raise self._lost()
                 yield
-            if again:
-                leases.keep(lease)
         finally:
             if not last:
                 self.give_back()
@@ -342,20 +331,13 @@ class DatabaseTurn:
         if value.role == ASSISTANT:
             links["model_id"] = self.model_id
         row = self.tables.message.from_value(value, **links)
-        moved: dict[str, Any] = {}
-        if status != self.status:
-            moved = {"open_turn": None if done else self.number}
-        last = done and self.final
-        if last:
-            moved |= leases.FREE
+        moved = {} if status == self.status else {"open_turn": None if done else self.number}
         row.place = lambda totals: self.advance(1 + len(value.calls), **totals, **moved)
         with self.writing(last=done):
             row.save(using=self.alias, force_insert=True)
             calls = self._store_calls(row)
             if status != self.status or value.usage:
                 self.update_turn(usage, status)
-        if last:
-            leases.returned(self._held())
         if row.role != TOOL:
             self.calls, self.outputs = calls, {}
         self.status, self.usage = status, usage

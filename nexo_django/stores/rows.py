@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from django.db.models import F, Q, TextField, Value
 
-from nexo_django.messages import ASSISTANT, SYSTEM, TOOL, USER, Message
+from nexo_django.messages import SYSTEM, USER, Message
 from nexo_django.models.compiled import select
 from nexo_django.models.querysets import fronts, outside
 from nexo_django.models.values import message_value
@@ -99,10 +99,9 @@ def view_as_of(chat: Any, messages: Any, position: int) -> Rows:
 
 def _shown(chat: Any, messages: Any, compaction: Any, as_of: int | None = None) -> Rows:
     values = {"chat": chat.pk} if as_of is None else {"chat": chat.pk, "as_of": as_of}
-    end = chat.next_position
     if compaction is None:
         found = select(_whole, messages.db, messages.model, **values)
-        return _rows(chat.pk, [Stored._make(row) for row in found], messages, end=end)
+        return _rows(chat.pk, [Stored._make(row) for row in found], messages)
     left_out, rewrites = compaction.left_out or [], compaction.rewrites or {}
     values |= {"first": compaction.first_kept_position, **_bounds(left_out)}
     values |= {f"place{n}": int(place) for n, place in enumerate(rewrites)}
@@ -110,7 +109,7 @@ def _shown(chat: Any, messages: Any, compaction: Any, as_of: int | None = None) 
         values["summary"] = compaction.summary.position
     found = select(_view, messages.db, messages.model, len(left_out), len(rewrites), **values)
     stored = sorted(map(Stored._make, found), key=lambda row: row.position)
-    shown = _rows(chat.pk, stored, messages, left_out, end=end, unread=rewrites)
+    shown = _rows(chat.pk, stored, messages, left_out)
     shown.rewrites, shown.summary_id = rewrites, compaction.summary_id
     shown.messages = shown._ordered(shown.messages)
     return shown
@@ -193,13 +192,10 @@ def _rows(
     messages: Any,
     left_out: list[list[int]] | None = None,
     known: dict[int, str] | None = None,
-    end: int | None = None,
-    unread: Container[str] = (),
 ) -> Rows:
-    """Give rows with their calls; `end` is the position that comes after the chat's last."""
     rows, left_out = Rows(found, ids=known or {}), left_out or []
     asking = [row.position for row in found if row.role not in (SYSTEM, USER)]
-    if not asking or (end is not None and not _may_call(found, end, left_out, unread)):
+    if not asking:
         return rows
     table = messages.model._meta.get_field("tool_calls").related_model
     span = {"begin": asking[0], "end": asking[-1], **_bounds(left_out)}
@@ -215,24 +211,3 @@ def _rows(
         others = table._base_manager.using(messages.db).filter(pk__in=missing)
         rows.ids.update({call.pk: call.value().id for call in others})
     return rows
-
-
-def _may_call(
-    found: list[Any], end: int, left_out: list[list[int]], unread: Container[str]
-) -> bool:
-    """Whether any of the rows can have calls.
-
-    Those of a message have their results, or the places that are kept for them, behind it.
-    """
-    after = [row.position for row in found[1:]] + [end]
-    for row, place in zip(found, after, strict=True):
-        if row.role == TOOL:
-            return True
-        if row.role != ASSISTANT:
-            continue
-        kept = row.position + 1
-        if kept != place and not any(first <= kept <= last for first, last in left_out):
-            return True
-        if not row.content and str(row.position) not in unread:
-            return True
-    return False

@@ -18,8 +18,8 @@ from tests.support import Script, make_agent
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-# Find the chat; claim it, with the turn and its prompt; the view; the answer, which gives it back.
-PLAIN = "SELECT BEGIN UPDATE INSERT INSERT COMMIT SELECT BEGIN UPDATE INSERT UPDATE COMMIT"
+# Find the chat; claim it, with the turn and its prompt; the view; the answer; give it back.
+PLAIN = "SELECT BEGIN UPDATE INSERT INSERT COMMIT SELECT SELECT BEGIN UPDATE INSERT UPDATE COMMIT UPDATE"
 
 
 def session(messages: int) -> Session:
