@@ -108,7 +108,7 @@ def test_a_session_without_settings_remembers_in_memory(tmp_path):
 
 
 # Give a few variables on to a program that they start, and go by none of them.
-PASS_ON = ("nexo_django/mcp/config.py", "nexo_django/sandbox/local.py")
+PASS_ON = ("nexo_django/mcp/config.py", "nexo_django/sandbox/commands.py")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -12,19 +11,11 @@ from pathlib import Path
 
 from nexo_django.exceptions import ConfigurationError, ToolError
 from nexo_django.sandbox import workspaces
-from nexo_django.sandbox.base import (
-    MAX_FILE_BYTES,
-    SECONDS,
-    Entry,
-    Place,
-    Sandbox,
-    ShellResult,
-    Watch,
-)
-from nexo_django.sandbox.local import runnable, seconds
+from nexo_django.sandbox.base import MAX_FILE_BYTES, SECONDS, Place, ShellResult, Watch
+from nexo_django.sandbox.commands import runnable, seconds, shell
+from nexo_django.sandbox.folders import WorkspaceSandbox
 from nexo_django.sandbox.paths import MOUNT
 from nexo_django.sandbox.process import PATH, Order, run
-from nexo_django.sandbox.rooted import RootedFiles
 
 # What a site that runs as root gives its commands in place of root: "nobody".
 UNPRIVILEGED = 65534
@@ -50,7 +41,7 @@ class Limits:
     open_files: int = 256
 
 
-class BubblewrapSandbox(Sandbox):
+class BubblewrapSandbox(WorkspaceSandbox):
     """A workspace for each chat, under `root` or where `SANDBOX_ROOT` says, and a shell in it.
 
     A command sees the system's programs, read-only, its workspace as /workspace, and a /tmp
@@ -59,7 +50,6 @@ class BubblewrapSandbox(Sandbox):
     """
 
     name = "bubblewrap"
-    has_shell = True
 
     def __init__(
         self,
@@ -70,18 +60,10 @@ class BubblewrapSandbox(Sandbox):
         max_file_bytes: int = MAX_FILE_BYTES,
         folder: Path | None = None,
     ) -> None:
-        super().__init__()
-        self.root = root
-        self.limits, self.max_file_bytes = limits or Limits(), max_file_bytes
+        self.limits = limits or Limits()
         self.user = user if os.geteuid() == 0 else None
-        self.folder = folder or workspaces.folder(root, "", "")
         owner = None if self.user is None else (self.user, self.user)
-        self._files = RootedFiles(
-            self.folder,
-            max_file_bytes=max_file_bytes,
-            owner=owner,
-            make=lambda: workspaces.make(self.folder, root, owner),
-        )
+        super().__init__(root, folder, max_file_bytes=max_file_bytes, owner=owner)
 
     def for_chat(self, place: Place) -> BubblewrapSandbox:
         """Give the sandbox with the chat's own workspace."""
@@ -105,22 +87,6 @@ class BubblewrapSandbox(Sandbox):
                 f"go through {closed}. Set SANDBOX_ROOT to another place, or run: chmod o+x {closed}"
             )
 
-    def read(self, path: str) -> bytes | None:
-        """Give a file's content."""
-        return self._files.read(path)
-
-    def write(self, path: str, data: bytes) -> None:
-        """Write a file whole."""
-        self._files.write(path, data)
-
-    def remove(self, path: str) -> bool:
-        """Delete a file or an empty folder."""
-        return self._files.remove(path)
-
-    def entries(self) -> Iterator[Entry]:
-        """Give the files."""
-        return self._files.entries()
-
     def run(
         self, command: str, timeout: float = SECONDS, watch: Watch | None = None
     ) -> ShellResult:
@@ -129,16 +95,8 @@ class BubblewrapSandbox(Sandbox):
         if found is None:
             raise ToolError("The shell can't be used: bubblewrap (bwrap) is not installed.")
         os.close(self._files.open_root())
-        line = [*arguments(found, str(self.folder), self.limits), _shell(), "-c", runnable(command)]
+        line = [*arguments(found, str(self.folder), self.limits), shell(), "-c", runnable(command)]
         return run(self._order(line, seconds(timeout)), watch)
-
-    def discard(self) -> None:
-        """Delete the workspace."""
-        workspaces.remove(self.folder)
-
-    def describe(self) -> str:
-        """Say what the tools work in."""
-        return f"The workspace is {MOUNT}; commands have no network."
 
     def _order(self, line: list[str], timeout: float) -> Order:
         limits = self.limits
@@ -207,10 +165,6 @@ def _system() -> list[str]:
         elif os.path.isdir(path):
             found += ["--ro-bind", path, path]
     return found
-
-
-def _shell() -> str:
-    return "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
 
 
 def _packaged() -> str | None:

@@ -5,24 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from nexo_django.exceptions import ConfigurationError, ToolError, brief
 from nexo_django.sandbox import workspaces
-from nexo_django.sandbox.base import (
-    MAX_FILE_BYTES,
-    SECONDS,
-    Entry,
-    Place,
-    Sandbox,
-    ShellResult,
-    Watch,
-)
-from nexo_django.sandbox.local import passed, runnable, seconds
+from nexo_django.sandbox.base import MAX_FILE_BYTES, SECONDS, Place, ShellResult, Watch
+from nexo_django.sandbox.commands import passed, runnable, seconds
+from nexo_django.sandbox.folders import WorkspaceSandbox
 from nexo_django.sandbox.paths import MOUNT
 from nexo_django.sandbox.process import Order, run
-from nexo_django.sandbox.rooted import RootedFiles
 
 ENGINES = ("docker", "podman")
 # Of the engine's client: it could not do what it was asked for.
@@ -30,7 +22,7 @@ ENGINE_FAILED = 125
 START_SECONDS = 20.0
 
 
-class ContainerSandbox(Sandbox):
+class ContainerSandbox(WorkspaceSandbox):
     """A workspace for each chat, and a shell in containers of `image`, which must be there.
 
     The engine is `engine`, a program, or the first of docker and podman. A container has no
@@ -38,7 +30,6 @@ class ContainerSandbox(Sandbox):
     """
 
     name = "container"
-    has_shell = True
 
     def __init__(
         self,
@@ -54,24 +45,16 @@ class ContainerSandbox(Sandbox):
         max_file_bytes: int = MAX_FILE_BYTES,
         folder: Path | None = None,
     ) -> None:
-        super().__init__()
         if not isinstance(image, str) or not image.strip() or image.startswith("-"):
             raise ConfigurationError(
                 f"ContainerSandbox takes the name of an image, not {brief(image)}."
             )
-        self.image, self.engine, self.root = image, engine, root
+        self.image, self.engine, self.user = image, engine, user
         self.memory, self.processes, self.cpus, self.tmp = memory, processes, cpus, tmp
-        self.user, self.max_file_bytes = user, max_file_bytes
-        self.folder = folder or workspaces.folder(root, "", "")
         # Who is not root can't give files away, and runs the commands as itself.
         owner = (user, user) if os.geteuid() == 0 else None
         self._ids = f"{user}:{user}" if owner else f"{os.geteuid()}:{os.getegid()}"
-        self._files = RootedFiles(
-            self.folder,
-            max_file_bytes=max_file_bytes,
-            owner=owner,
-            make=lambda: workspaces.make(self.folder, root, owner),
-        )
+        super().__init__(root, folder, max_file_bytes=max_file_bytes, owner=owner)
 
     def for_chat(self, place: Place) -> ContainerSandbox:
         """Give the sandbox with the chat's own workspace."""
@@ -91,22 +74,6 @@ class ContainerSandbox(Sandbox):
     def check(self) -> None:
         """Raise ConfigurationError when there is no engine; whether it answers, a command tells."""
         self._engine()
-
-    def read(self, path: str) -> bytes | None:
-        """Give a file's content."""
-        return self._files.read(path)
-
-    def write(self, path: str, data: bytes) -> None:
-        """Write a file whole."""
-        self._files.write(path, data)
-
-    def remove(self, path: str) -> bool:
-        """Delete a file or an empty folder."""
-        return self._files.remove(path)
-
-    def entries(self) -> Iterator[Entry]:
-        """Give the files."""
-        return self._files.entries()
 
     def run(
         self, command: str, timeout: float = SECONDS, watch: Watch | None = None
@@ -139,14 +106,6 @@ class ContainerSandbox(Sandbox):
         options += ["--mount", f"type=bind,source={self.folder},target={MOUNT}"]
         options += ["--workdir", MOUNT, "--env", f"HOME={MOUNT}", "--entrypoint", "/bin/sh"]
         return ["run", *options, self.image, "-c", command]
-
-    def discard(self) -> None:
-        """Delete the workspace."""
-        workspaces.remove(self.folder)
-
-    def describe(self) -> str:
-        """Say what the tools work in."""
-        return f"The workspace is {MOUNT}; commands have no network."
 
     def _client(
         self, line: Sequence[str], timeout: float, watch: Watch | None = None

@@ -29,7 +29,7 @@ from nexo_django.sandbox.base import (
     ShellResult,
     Watch,
 )
-from nexo_django.sandbox.local import runnable, seconds
+from nexo_django.sandbox.commands import runnable, seconds
 from nexo_django.sandbox.paths import file_inside
 
 MAX_ANSWER = 20_000_000
