@@ -27,7 +27,7 @@ from nexo_django.exceptions import (
 from nexo_django.messages import TOOL
 from nexo_django.pool import submit
 from nexo_django.session import Session
-from nexo_django.stores.database_turn import OUTCOMES
+from nexo_django.stores.base import OUTCOMES
 from nexo_django.turn import Run
 
 logger = logging.getLogger(__name__)

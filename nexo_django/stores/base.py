@@ -31,6 +31,8 @@ TURN_STATUSES = (
     AWAITING_APPROVAL,
     AWAITING_ANSWER,
 )
+# What a turn does not go on from, and a key gives again.
+OUTCOMES = (DONE, TURN_LIMIT, CANCELLED)
 # What `reply.status` may be.
 REPLY_STATUSES = (DONE, AWAITING_APPROVAL, AWAITING_ANSWER, TURN_LIMIT, CANCELLED)
 

@@ -34,11 +34,12 @@ from nexo_django.stores import (
 )
 from nexo_django.stores import database_claim as claim
 from nexo_django.stores.base import (
+    OUTCOMES,
     REPLY_STATUSES,
     TurnRequest,
 )
 from nexo_django.stores.database_chat import SeenChat, find
-from nexo_django.stores.database_turn import OUTCOMES, DatabaseTurn
+from nexo_django.stores.database_turn import DatabaseTurn
 from nexo_django.stores.repair import repair
 from nexo_django.transcript import repaired
 

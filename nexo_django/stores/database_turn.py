@@ -38,15 +38,13 @@ from nexo_django.stores import (
     database_outputs,
     rows,
 )
-from nexo_django.stores.base import CANCELLED, DONE, RUNNING, TURN_LIMIT
+from nexo_django.stores.base import DONE, OUTCOMES, RUNNING
 from nexo_django.stores.contents import settles
 from nexo_django.stores.database_files import DatabaseFiles
 from nexo_django.transcript import distinct, repaired
 
 logger = logging.getLogger(__name__)
 
-# What a turn does not go on from.
-OUTCOMES = (DONE, TURN_LIMIT, CANCELLED)
 POLL_SECONDS = 0.5
 NOT_STARTED = (CallStatus.PENDING, *AWAITING)
 

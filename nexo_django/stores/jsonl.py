@@ -10,7 +10,6 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -18,16 +17,17 @@ from typing import Any
 
 from nexo_django import conf
 from nexo_django.exceptions import SessionBusy, StoreFailed
-from nexo_django.messages import SYSTEM, Message, Usage
-from nexo_django.sanitize import clean_message
+from nexo_django.messages import SYSTEM, Message
+from nexo_django.stores import jsonl_lines
 from nexo_django.stores.attached import AttachmentFiles
-from nexo_django.stores.base import DONE, RUNNING, STOPPED, TURN_STATUSES, TurnRequest
+from nexo_django.stores.base import DONE, RUNNING, TurnRequest
 from nexo_django.stores.contents import Contents, Turn, counted
 from nexo_django.stores.files import FolderFiles
-from nexo_django.stores.jsonl_file import JSONLFile, Stretch
+from nexo_django.stores.jsonl_file import JSONLFile
 from nexo_django.stores.jsonl_lock import FileLock
-from nexo_django.stores.local import LocalChat, LocalTurn, continued, missing, started
-from nexo_django.stores.local_decisions import DecisionFile, Wait, parsed, written
+from nexo_django.stores.local import LocalChat, continued, missing, started
+from nexo_django.stores.local_decisions import DecisionFile, Wait, written
+from nexo_django.stores.local_turn import LocalTurn
 from nexo_django.stores.outputs import OutputFiles
 from nexo_django.stores.parts import Part
 
@@ -88,7 +88,7 @@ class JSONLChat(LocalChat):
         if any("part" in note and "waits" in note for note in notes):
             # Which of them tells where the calls that wait are now.
             log.number = log.replaced()
-        return _contents(log.read(), notes, log)
+        return jsonl_lines.read_contents(log.read(), notes, log)
 
     def exists(self) -> bool:
         """Whether the chat is stored: a log that nothing was written to is none."""
@@ -101,7 +101,7 @@ class JSONLChat(LocalChat):
 
     def parts(self) -> list[Part]:
         """Give all that was kept, by compactions."""
-        return [_part(stretch) for stretch in _log(self.path).stretches()]
+        return [jsonl_lines.read_part(stretch) for stretch in _log(self.path).stretches()]
 
     @property
     def decisions(self) -> DecisionFile:
@@ -189,7 +189,7 @@ class JSONLHold:
         try:
             self._clear()
             messages, notes = self._log.open(), self._turns.open()
-            self.contents = _contents(messages, notes, self._log)
+            self.contents = jsonl_lines.read_contents(messages, notes, self._log)
             self._settle(notes)
         except BaseException:
             self.release()
@@ -246,7 +246,7 @@ class JSONLHold:
 
     def parts(self) -> list[Part]:
         """Give all that was kept, by compactions."""
-        return [_part(stretch) for stretch in self._log.stretches()]
+        return [jsonl_lines.read_part(stretch) for stretch in self._log.stretches()]
 
     def replace(
         self, part: Part, marks: set[tuple[str, int]], waits: dict[tuple[str, int], Wait]
@@ -285,7 +285,7 @@ class JSONLHold:
         """Write what was inferred of the last turn: later messages would hide it."""
         if self.contents.void is not None:
             # Or it would have begun after all, as soon as the log is longer.
-            self._turns.append({"turn": self.contents.void, "at": NOWHERE})
+            self._turns.append({"turn": self.contents.void, "at": jsonl_lines.NOWHERE})
         last = self.contents.turns[-1] if self.contents.turns else None
         if last is None:
             return
@@ -295,10 +295,6 @@ class JSONLHold:
                 self.started(last, mark)
         if not told or (last.status == DONE and all(n.get("status") != DONE for n in told)):
             self.turn(last)
-
-
-# Beyond the end of any log.
-NOWHERE = 2**63 - 1
 
 
 def stored(path: Path) -> bool:
@@ -323,91 +319,11 @@ def file_name(agent_name: str, instance_id: str) -> str:
 
 
 def _log(path: Path) -> JSONLFile[Message]:
-    return JSONLFile(path, _message)
+    return JSONLFile(path, jsonl_lines.read_message)
 
 
 def _turns(path: Path) -> JSONLFile[dict[str, Any]]:
-    return JSONLFile(beside(path, "turns"), _note)
-
-
-def _message(data: Mapping[str, Any]) -> Message:
-    return clean_message(Message.from_dict(data))
-
-
-def _part(stretch: Stretch[Message]) -> Part:
-    said = [value for value in stretch.values if value is not None and value.role != SYSTEM]
-    made = [v for v in stretch.values[: stretch.made] if v is not None and v.role != SYSTEM]
-    return Part(said, len(made), stretch.parent)
-
-
-def _note(data: dict[str, Any]) -> dict[str, Any]:
-    """Read a line about a turn; raises for one that was not written here."""
-    texts = [data.get(name, "") for name in ("error", "fingerprint", "started")]
-    numbers = [data.get(name, 0) for name in ("turn", "position", "at", "part")]
-    texts += [data[name] for name in ("key",) if data.get(name) is not None]
-    if not all(isinstance(t, str) for t in texts) or not all(isinstance(n, int) for n in numbers):
-        raise ValueError("This is no line about a turn.")
-    if data.get("status", RUNNING) not in TURN_STATUSES or "turn" not in data:
-        raise ValueError("This is no line about a turn.")
-    note = dict(data)
-    if "marks" in data:
-        note["marks"] = {(str(call_id), int(at)) for call_id, at in data["marks"]}
-    if "waits" in data:
-        note["waits"] = parsed(data["waits"])
-    if data.get("usage") is not None:
-        note["usage"] = Usage.from_dict(data["usage"])
-    if data.get("reply") is not None:
-        note["reply"] = Message.from_dict(data["reply"])
-    return note
-
-
-def _contents(
-    messages: Iterable[Message], notes: list[dict[str, Any]], log: JSONLFile[Message]
-) -> Contents:
-    contents = Contents()
-    pairs = [(at, m) for at, m in zip(log.places, messages, strict=True) if m.role != SYSTEM]
-    said = [(at, contents.put(message)) for at, message in pairs]
-    turns: dict[int, Turn] = {}
-    begins: dict[int, int] = {}
-    for note in notes:
-        number = note["turn"]
-        begins[number] = note.get("at", begins.get(number, -1))
-        if "fingerprint" in note:
-            turns[number] = Turn(number, note.get("key"), note["fingerprint"])
-        _apply(turns.setdefault(number, Turn(number)), note, log.number)
-    contents.turns = [turns[number] for number in sorted(turns)]
-    if contents.turns and begins[contents.turns[-1].number] >= log.size:
-        number = contents.turns.pop().number
-        contents.void = None if begins[number] == NOWHERE else number
-    if contents.turns and (begin := begins[contents.turns[-1].number]) >= 0:
-        contents.start = next((m.position for at, m in said if at >= begin), None)
-    _infer(contents)
-    return contents
-
-
-def _apply(turn: Turn, note: dict[str, Any], part: int) -> None:
-    if "marks" in note and note.get("part", 0) <= part:
-        turn.started, turn.waits = set(note["marks"]), note.get("waits", {})
-    elif "waits" in note and "marks" not in note:
-        turn.waits = note["waits"]
-    if "started" in note:
-        turn.started.add((note["started"], note.get("position", 0)))
-    if "status" in note:
-        turn.status, turn.error = note["status"], note.get("error", "")
-        turn.usage, turn.reply = note.get("usage", Usage()), note.get("reply")
-
-
-def _infer(contents: Contents) -> None:
-    """Add what the log itself tells of its last turn."""
-    if not contents.messages:
-        return
-    if not contents.turns:
-        # Another program wrote the log, and nobody knows which calls it started.
-        started = {(call.id, place) for call, place in contents.slots}
-        contents.turns.append(Turn(1, status=STOPPED, started=started))
-    last = contents.turns[-1]
-    if contents.ended() and last.status in (RUNNING, STOPPED):
-        last.status, last.reply, last.usage = DONE, contents.answer(), contents.spent()
+    return JSONLFile(beside(path, "turns"), jsonl_lines.read_note)
 
 
 def _belongs(path: Path, log: Path) -> bool:
