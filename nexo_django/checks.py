@@ -17,7 +17,7 @@ from django.db import connections
 from django.urls import get_resolver
 
 from nexo_django import conf, registry
-from nexo_django.exceptions import ConfigurationError, NotSupported
+from nexo_django.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from nexo_django.agent import Agent
@@ -222,8 +222,6 @@ def _unsaid(tool: Tool, agent: Agent) -> Iterator[CheckMessage]:
 def _declaration(agent: Agent) -> Iterator[CheckMessage]:
     try:
         agent.check()
-    except NotSupported as error:
-        yield problem("E007", str(error), "Leave the attribute out.", type(agent))
     except ConfigurationError as error:
         yield problem("E005", str(error), "Correct the agent's class.", type(agent))
 
