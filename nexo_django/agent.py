@@ -163,7 +163,10 @@ class Agent:
 
     def mcp_servers(self) -> Servers:
         """Give the MCP servers of this object, each connected when it is first used."""
-        held: Servers = self.__dict__.setdefault("_servers", mcp.servers(self))
+        if "_servers" not in self.__dict__:
+            # Of two threads that come first, one sets them for both.
+            self.__dict__.setdefault("_servers", mcp.servers(self))
+        held: Servers = self.__dict__["_servers"]
         return held
 
     def declared(self) -> list[Tool]:
