@@ -215,12 +215,14 @@ def _remaining(env: Env) -> float:
 
 def _message(run: ToolRun) -> Message:
     result = attempt(run.env, run.call, lambda: run.result)
-    text = result.text if result.truncated else _capped(run, result.text)
+    text = result.text if result.truncated else _capped(run, result)
     return Message(TOOL, text, tool_call_id=run.call.id, is_error=result.is_error)
 
 
-def _capped(run: ToolRun, text: str) -> str:
-    caps = {
+def _capped(run: ToolRun, result: ToolResult) -> str:
+    text = result.text
+    caps: dict[str, Any] = {
+        "mode": result.mode,
         "max_lines": conf.get("TRUNCATE_LINES"),
         "max_bytes": conf.get("TRUNCATE_BYTES"),
         "max_line_chars": conf.get("TRUNCATE_LINE_CHARS"),

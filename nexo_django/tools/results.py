@@ -10,7 +10,9 @@ from typing import Any, Self
 from django.utils.functional import Promise
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from nexo_django.exceptions import brief
 from nexo_django.sanitize import clean_json, clean_text, described
+from nexo_django.truncation import HEAD, MODES
 
 # How pydantic's errors of values that hold themselves begin; they have no class of their own.
 _PYDANTICS = ("Circular reference", "Maximum serialization depth")
@@ -20,17 +22,20 @@ _PYDANTICS = ("Circular reference", "Maximum serialization depth")
 class ToolResult:
     """What a tool may return to say more than a value.
 
-    `truncated` says that the tool cut its output itself, so that nothing else will;
-    `output_id` names the stored original.
+    What is too long is cut, and with `mode="tail"` its end is kept. `truncated` says that the
+    tool cut its output itself, so that nothing else will; `output_id` names the stored original.
     """
 
     content: Any
     is_error: bool = False
     truncated: bool = False
     output_id: str | None = None
+    mode: str = HEAD
     _text: str | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"mode is {brief(self.mode)}; it is one of {', '.join(MODES)}.")
         # Frozen: assignment goes around the guard while the value is made.
         object.__setattr__(self, "is_error", bool(self.is_error))
         object.__setattr__(self, "truncated", bool(self.truncated))

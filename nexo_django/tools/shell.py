@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 
-from nexo_django import conf, permissions
+from nexo_django import permissions
 from nexo_django.exceptions import ToolError
-from nexo_django.messages import ToolCall
 from nexo_django.pipeline import Env
 from nexo_django.sandbox.base import SECONDS, ShellResult
 from nexo_django.tools.base import tool
 from nexo_django.tools.results import ToolResult
 from nexo_django.tools.seen import sandbox_of
-from nexo_django.truncation import TAIL, truncate
+from nexo_django.truncation import TAIL
 
 _WHY = {
     "memory": "it took more memory than it may",
@@ -35,7 +34,8 @@ def shell(env: Env, command: str, timeout: float = SECONDS) -> ToolResult:
     if env.deadline is not None:
         timeout = min(timeout, max(env.deadline - time.monotonic(), 0.1))
     ended = sandbox.run(command, timeout, env.checkpoint)
-    return _capped(env, _text(ended, timeout), failed=bool(ended.stopped))
+    # The end says how a command went.
+    return ToolResult(_text(ended, timeout), is_error=bool(ended.stopped), mode=TAIL)
 
 
 def _text(ended: ShellResult, timeout: float) -> str:
@@ -53,20 +53,3 @@ def _text(ended: ShellResult, timeout: float) -> str:
     elif ended.code:
         parts.append(f"[exit code: {ended.code}]")
     return "\n".join(parts) or "(no output)"
-
-
-def _capped(env: Env, text: str, *, failed: bool) -> ToolResult:
-    """Cut the text to its end, which says how a command went, and keep the whole."""
-    caps = {
-        "max_lines": conf.get("TRUNCATE_LINES"),
-        "max_bytes": conf.get("TRUNCATE_BYTES"),
-        "max_line_chars": conf.get("TRUNCATE_LINE_CHARS"),
-        "mode": TAIL,
-    }
-    capped = truncate(text, **caps)
-    if not capped.truncated:
-        return ToolResult(text, is_error=failed)
-    keep = env.metadata.get("keep_output")
-    output_id = None if keep is None else keep(text, ToolCall("", "shell"))
-    capped = truncate(text, **caps, output_id=output_id)
-    return ToolResult(capped.text, is_error=failed, truncated=True, output_id=output_id)
