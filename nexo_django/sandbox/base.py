@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple, Self
 
 from nexo_django.exceptions import NotSupported
 from nexo_django.sandbox.files import FileStore, HeldFiles
+from nexo_django.sandbox.paths import inside
 
 MAX_FILE_BYTES = 10_000_000
 MAX_OUTPUT_BYTES = 1_000_000
@@ -54,7 +55,7 @@ class Place:
 class Sandbox:
     """A workspace of files, and what may run in it.
 
-    `path` is always one that `paths.inside` gave, or what it would refuse. Every method
+    `path` is as a model gave it; `inside` gives the name it stands for. Every method
     raises ToolError, with a text for the model, for what can't be done. Threads may share a
     sandbox; `lock` is what a change that depends on what was read is made under.
     """
@@ -72,6 +73,10 @@ class Sandbox:
 
     def check(self) -> None:
         """Raise ConfigurationError when this sandbox can't work here."""
+
+    def inside(self, path: str) -> str:
+        """Give the one name of a path from the workspace on, however it was written."""
+        return inside(path)
 
     def read(self, path: str) -> bytes | None:
         """Give a file's content, None when there is none of that path."""

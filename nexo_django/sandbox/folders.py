@@ -18,6 +18,10 @@ class FolderSandbox(Sandbox):
     has_shell = True
     _files: RootedFiles
 
+    def inside(self, path: str) -> str:
+        """Give the one name of a path, which may begin with the folder's own."""
+        return self._files.inside(path)
+
     def read(self, path: str) -> bytes | None:
         """Give a file's content."""
         return self._files.read(path)

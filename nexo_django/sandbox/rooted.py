@@ -17,7 +17,7 @@ from pathlib import Path
 
 from nexo_django.exceptions import ConfigurationError, ToolError, brief
 from nexo_django.sandbox.base import MAX_ENTRIES, MAX_FILE_BYTES, Entry
-from nexo_django.sandbox.paths import MOUNT, file_inside
+from nexo_django.sandbox.paths import MOUNT, file_inside, inside
 
 MAX_LINKS, MAX_DEPTH, MAX_VISITS = 16, 64, 200_000
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -92,6 +92,10 @@ class RootedFiles:
                 os.unlink(name, dir_fd=walk.fd)
             return True
 
+    def inside(self, path: str) -> str:
+        """Give the one name of a path, which may begin with the directory's own."""
+        return inside(path, roots=self._roots)
+
     def entries(self) -> Iterator[Entry]:
         """Give the files, the first MAX_ENTRIES; what is no plain file is left out."""
         try:
@@ -115,9 +119,13 @@ class RootedFiles:
         except FileNotFoundError:
             raise ConfigurationError(f"The sandbox's root {self.root} does not exist.") from None
 
+    @property
+    def _roots(self) -> tuple[str, ...]:
+        return MOUNT, str(self.root)
+
     @contextmanager
     def _walk(self, path: str) -> Iterator[_Walk]:
-        relative = file_inside(path, roots=(MOUNT, str(self.root)))
+        relative = file_inside(path, roots=self._roots)
         try:
             root = self.open_root()
             walk = _Walk(root, relative, self._owner)

@@ -9,7 +9,7 @@ from itertools import islice
 from nexo_django.exceptions import ToolError, brief
 from nexo_django.sandbox.base import MAX_ENTRIES, MAX_FILE_BYTES, Entry, Place, Sandbox
 from nexo_django.sandbox.files import OWN, FileInfo, FileStore, HeldFiles, keepable, shown
-from nexo_django.sandbox.paths import file_inside
+from nexo_django.sandbox.paths import file_inside, inside
 
 
 class VirtualSandbox(Sandbox):
@@ -41,6 +41,10 @@ class VirtualSandbox(Sandbox):
             max_bytes=self.max_bytes,
             max_files=self.max_files,
         )
+
+    def inside(self, path: str) -> str:
+        """Give the one name of a path, with its accents written in one way."""
+        return unicodedata.normalize("NFC", inside(path))
 
     def read(self, path: str) -> bytes | None:
         """Give a file's content."""

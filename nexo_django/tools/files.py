@@ -11,7 +11,6 @@ from nexo_django.pipeline import Env
 from nexo_django.sandbox.base import Sandbox
 from nexo_django.sandbox.files import digest
 from nexo_django.sandbox.globs import matcher
-from nexo_django.sandbox.paths import inside
 from nexo_django.tools.base import tool
 from nexo_django.tools.results import ToolResult
 from nexo_django.tools.seen import note, sandbox_of, seen
@@ -34,7 +33,7 @@ def read_file(env: Env, path: str, offset: int = 1, limit: int = 2000) -> ToolRe
     if data is None:
         return ToolResult(_folder(sandbox, path))
     text = _text(data)
-    note(env, key(path), digest(data))
+    note(env, sandbox.inside(path), digest(data))
     if text is None:
         return ToolResult(f"{brief(path)} is no text: {len(data)} bytes.")
     return _page(text, max(1, offset), max(1, limit))
@@ -52,9 +51,9 @@ def write_file(env: Env, path: str, content: str) -> str:
     with sandbox.lock:
         old = sandbox.read(path)
         if old is not None and old != data:
-            _refuse_unseen(env, path, old)
+            _refuse_unseen(env, sandbox, path, old)
         sandbox.write(path, data)
-        note(env, key(path), digest(data))
+        note(env, sandbox.inside(path), digest(data))
     return f"Wrote {len(data)} bytes to {path}.{_kept(env, 'write_file', old, data)}"
 
 
@@ -76,10 +75,10 @@ def edit_file(env: Env, path: str, old: str, new: str, replace_all: bool = False
             raise ToolError(f"{brief(path)} is no text and can't be edited.")
         count = _found(text, old, new, replace_all, path)
         changed = text.replace(old, new).encode("utf-8", "replace")
-        known = seen(env, key(path)) == digest(data)
+        known = seen(env, sandbox.inside(path)) == digest(data)
         sandbox.write(path, changed)
         if known:
-            note(env, key(path), digest(changed))
+            note(env, sandbox.inside(path), digest(changed))
     return f"Replaced {count} passage{'' if count == 1 else 's'} in {path}."
 
 
@@ -99,7 +98,7 @@ def remove_file(env: Env, path: str) -> str:
             old = None
         if not sandbox.remove(path):
             raise ToolError(_missing(sandbox, path))
-        note(env, key(path), None)
+        note(env, sandbox.inside(path), None)
     return f"Removed {path}.{_kept(env, 'remove_file', old, None)}"
 
 
@@ -117,11 +116,6 @@ def glob_files(env: Env, pattern: str) -> str:
     more = len(found) - MAX_FOUND
     left = [f"[{more} more; give a narrower pattern]"] if more > 0 else []
     return "\n".join([*sorted(found)[:MAX_FOUND], *left])
-
-
-def key(path: str) -> str:
-    """Give one name for a path however it was written."""
-    return inside(path) if not path.startswith("/") or path.startswith("/workspace") else path
 
 
 def _read(sandbox: Sandbox, path: str) -> bytes | None:
@@ -147,7 +141,7 @@ def _existing(sandbox: Sandbox, path: str) -> bytes:
 def _below(sandbox: Sandbox, path: str) -> list[str]:
     """Give the names right in a folder."""
     try:
-        folder = key(path)
+        folder = sandbox.inside(path)
     except ToolError:
         return []
     prefix = f"{folder}/" if folder else ""
@@ -201,8 +195,8 @@ def _page(text: str, offset: int, limit: int) -> ToolResult:
     return ToolResult(shown or "(The file is empty.)", truncated=True)
 
 
-def _refuse_unseen(env: Env, path: str, old: bytes) -> None:
-    known = seen(env, key(path))
+def _refuse_unseen(env: Env, sandbox: Sandbox, path: str, old: bytes) -> None:
+    known = seen(env, sandbox.inside(path))
     if known is None:
         raise ToolError(
             f"{brief(path)} exists, with {len(old)} bytes, and was not read; read it with "

@@ -14,7 +14,6 @@ from nexo_django.exceptions import ToolError
 from nexo_django.pipeline import Env
 from nexo_django.sandbox.base import Sandbox
 from nexo_django.sandbox.globs import matcher
-from nexo_django.sandbox.paths import inside
 from nexo_django.tools.base import tool
 from nexo_django.tools.seen import sandbox_of
 
@@ -38,9 +37,9 @@ def grep(
         ignore_case: Whether capitals count as small letters.
     """
     compiled, until = _compiled(pattern, ignore_case), time.monotonic() + SECONDS
-    found: list[str] = []
+    sandbox, found = sandbox_of(env), list[str]()
     try:
-        for line in _lines(sandbox_of(env), inside(path), glob, compiled, until):
+        for line in _lines(sandbox, sandbox.inside(path), glob, compiled, until):
             if len(found) == MAX_MATCHES:
                 found.append(f"[Only the first {MAX_MATCHES} lines; search for less.]")
                 break

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from nexo_django import Session
 from nexo_django.exceptions import ConfigurationError, ToolError
-from nexo_django.messages import TOOL
+from nexo_django.messages import TOOL, Message, ToolCall
+from nexo_django.middleware import DefaultToolPipeline
 from nexo_django.pipeline import Env
 from nexo_django.sandbox.base import Sandbox
 from nexo_django.sandbox.choice import resolve
@@ -34,6 +35,13 @@ def env(request: Any, tmp_path: Path) -> Env:
 
 def run(env: Env, name: str, **arguments: Any) -> str:
     return TOOLS[name].run(arguments, env).text
+
+
+def answered(env: Env, name: str, **arguments: Any) -> str:
+    """Give the result as the model reads it."""
+    env.messages.extend([Message("user", "Go."), asking(call(name, **arguments))])
+    DefaultToolPipeline(lambda env: None, tools=TOOLS.values())(env)
+    return env.messages[-1].content
 
 
 def refused(env: Env, name: str, **arguments: Any) -> str:
@@ -122,10 +130,41 @@ def test_a_shell_says_how_it_went(tmp_path: Path) -> None:
         "out\nSTDERR:\nerr\n[exit code: 3]"
     )
     assert "timeout" in run(env, "shell", command="sleep 30", timeout=0.3)
-    long = run(env, "shell", command="seq 100000")
+    long = answered(env, "shell", command="seq 100000")
     assert "99999\n100000" in long
     assert len(long.encode()) <= 51_200
     assert "no shell" in refused(Env(sandbox=VirtualSandbox()), "shell", command="true")
+
+
+def test_a_long_output_is_told_of_and_kept_for_its_call(tmp_path: Path) -> None:
+    kept: list[Any] = []
+
+    def keep(text: str, call: ToolCall) -> str:
+        kept.append((text, call))
+        return "whole"
+
+    env = Env(sandbox=LocalSandbox(tmp_path), metadata={"keep_output": keep})
+    shown = answered(env, "shell", command="seq 100000")
+    assert "whole" in shown
+    assert "99999\n100000" in shown
+    ((text, asked),) = kept
+    assert text.startswith("1\n2\n")
+    assert asked == env.messages[-2].calls[0]
+    assert [event.payload["output_id"] for event in env.events if event.type == "truncated"] == [
+        "whole"
+    ]
+
+
+def test_a_path_has_one_name_however_it_is_written(tmp_path: Path) -> None:
+    root = tmp_path / "workspace-of-mine"
+    root.mkdir()
+    env = Env(sandbox=LocalSandbox(root), tools=list(TOOLS.values()))
+    run(env, "write_file", path=f"{root}/a.txt", content="one")
+    (root / "a.txt").write_text("theirs")
+    run(env, "read_file", path=f"{root}/./a.txt")
+    run(env, "write_file", path="a.txt", content="two")
+    assert run(env, "grep", pattern="two", path=f"{root}/a.txt") == "a.txt:1:two"
+    assert "is absolute" in refused(env, "write_file", path="/workspaces/a.txt", content="x")
 
 
 def test_cancelling_ends_the_command(tmp_path: Path) -> None:
