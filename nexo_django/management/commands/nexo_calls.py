@@ -15,6 +15,7 @@ from nexo_django.management.terminal import clean, shorten
 from nexo_django.models import tables
 from nexo_django.stores.base import StoredChat
 from nexo_django.stores.choice import default_store
+from nexo_django.stores.database import DatabaseStore
 
 VERBS = {"approve": APPROVED, "deny": DENIED, "answer": ANSWERED}
 LISTED = 1000
@@ -84,7 +85,7 @@ class Command(BaseCommand):
 
     def chats(self, agent: str | None) -> Iterable[tuple[str, str]]:
         """Give the chats in which calls wait."""
-        if type(default_store()).__name__ != "DatabaseStore":
+        if not isinstance(default_store(), DatabaseStore):
             raise CommandError("Without a database the list needs an agent and an instance.")
         calls = tables().tool_call._default_manager.filter(status__in=AWAITING)
         if agent is not None:
